@@ -10,7 +10,7 @@ import lazy_loader
 
 __version__ = "0.1.0"
 
-# The names are in ``__init__.pyi``. Each is imported when it is asked for: dspy takes a second, and who only looks at a
-# bank needs none of it.
+# The names are in ``__init__.pyi``. Each is imported on first use, because importing dspy takes a second, and a bank
+# does not need dspy.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __all__ += ["__version__"]

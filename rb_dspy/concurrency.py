@@ -4,7 +4,7 @@ Everything in this package is synchronous: environments, SQLite, FAISS and local
 threads; an ``await`` runs the synchronous call in a thread of its own. Each thread gets a copy of the caller's context,
 so dspy's settings, callbacks, usage and MLflow's spans carry over.
 
-Cancellation is cooperative: an interrupted or cancelled caller sets a flag, and ``check_cancelled`` raises in the
+Cancellation is cooperative: an interrupted or canceled caller sets a flag, and ``check_cancelled`` raises in the
 threads that work for it before their next model call or environment step.
 """
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Cancelled(BaseException):
-    """The caller was interrupted (Ctrl-C) or cancelled. Like ``KeyboardInterrupt``, it is not an ``Exception``."""
+    """The caller was interrupted (Ctrl-C) or canceled. Like ``KeyboardInterrupt``, it is not an ``Exception``."""
 
 
 _flags: contextvars.ContextVar[tuple[threading.Event, ...]] = contextvars.ContextVar("rb_dspy_cancelled", default=())
@@ -34,7 +34,7 @@ _loop: contextvars.ContextVar[asyncio.AbstractEventLoop | None] = contextvars.Co
 
 
 def check_cancelled() -> None:
-    """Raise ``Cancelled`` if a caller of this work was interrupted or cancelled."""
+    """Raise ``Cancelled`` if a caller of this work was interrupted or canceled."""
     if any(flag.is_set() for flag in _flags.get()):
         raise Cancelled
 
@@ -60,10 +60,10 @@ def run_parallel(jobs: Sequence[Callable[[], T]], limit: int | None = None) -> l
 
     Args:
         jobs: Functions without arguments.
-        limit: Jobs at the same time; None: all of them.
+        limit: Maximum number of jobs at the same time; None: all of them.
 
     Returns:
-        For each job its result, or the exception that it raised.
+        The result of each job, or the exception that it raised.
 
     Raises:
         KeyboardInterrupt: On Ctrl-C. Queued jobs never start; running ones stop at their next model call or step.
@@ -104,7 +104,7 @@ async def run_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwa
     """Await a blocking function, which runs in a thread of its own with the caller's context.
 
     asyncio's own pool has few threads; here k rollouts of many tasks may wait for a server at once. If the await is
-    cancelled, the function stops at its next model call or environment step.
+    canceled, the function stops at its next model call or environment step.
     """
     loop = asyncio.get_running_loop()
     token = _loop.set(loop)
@@ -121,7 +121,7 @@ async def run_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwa
 def resolve(value: T | Awaitable[T]) -> T:
     """Return ``value``, or the result of an awaitable, such as the verdict of an async judge.
 
-    It is awaited on the event loop of the caller who awaits the program, else on a loop of its own.
+    It runs on the event loop of the caller that awaits the program, else on a new loop.
 
     Raises:
         RuntimeError: A synchronous call of the program was made on a thread whose event loop is running; use ``acall``.

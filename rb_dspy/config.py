@@ -35,7 +35,7 @@ class _Config(pydantic.BaseModel):
             except pydantic.ValidationError as exc:
                 raise config_error(type(self), exc, {}, type(self).__name__) from None
 
-        # As pydantic marks its own: otherwise it calls this for nested tables, and the error loses their place.
+        # Like pydantic's own __init__: otherwise pydantic calls this one for nested tables, and errors lose their path.
         __init__.__pydantic_base_init__ = True
 
     @classmethod
@@ -49,7 +49,7 @@ class RetrieveConfig(_Config):
     """What the agent is shown. The paper: the nearest experience, no floor (see ``ProgramConfig.paper``)."""
 
     k: int = Field(default=4, ge=0)
-    """How many items or experiences; 0 shows none (the rollout is learned from all the same)."""
+    """Number of items or experiences; 0 shows none (the program still learns from the rollout)."""
     unit: Literal["item", "experience"] = "item"
     """Rank single lessons (items), or experiences, each shown with all its lessons."""
     mode: Literal["dense", "lexical", "hybrid"] = "dense"
@@ -57,10 +57,10 @@ class RetrieveConfig(_Config):
     polarity: Literal["success", "failure"] | None = None
     """Show only lessons from successes, or only those from failures; None: both."""
     candidates: int = Field(default=20, ge=1)
-    """How many a reranker chooses from, if the program has one."""
+    """Number of results that a reranker chooses from, if the program has one."""
     min_score: float | None = Field(default=None, ge=-1, le=1)
-    """Cosine below which nothing is shown, in dense mode. None: the embedder's own floor, ``Embedder.min_score``, if it
-    states one; -1: no floor."""
+    """Minimum cosine of a result, in dense mode. None: the embedder's own floor, ``Embedder.min_score``, if it has one;
+    -1: no floor."""
     max_tokens: int = Field(default=1500, ge=1)
     """Budget of the memory block, in estimated tokens; items are shown in order until the next would exceed it."""
 
@@ -75,22 +75,22 @@ class ActConfig(_Config):
     """How the agent acts. The paper: ReAct at temperature 0.7, at most 30 steps."""
 
     temperature: Temperature | None = None
-    """Sampling temperature of the agent. None: 0 if one rollout is taken, 0.7 if several are."""
+    """Sampling temperature of the agent. None: 0 for one rollout, 0.7 for several."""
     max_steps: int = Field(default=30, ge=1)
-    """Steps after which a rollout is ended."""
+    """Maximum steps of a rollout."""
     max_tokens: int = Field(default=1024, ge=1)
-    """Output tokens of one turn, at most."""
+    """Maximum output tokens of one turn."""
     observation_tokens: int = Field(default=32_000, ge=100)
-    """Estimated tokens of one observation, at most; a longer one is cut in the middle, in prompts only."""
+    """Maximum estimated tokens of one observation; a longer one is cut in the middle, in prompts only."""
 
 
 class _CallConfig(_Config):
     temperature: Temperature = 0.0
     """Sampling temperature."""
     max_tokens: int = Field(default=512, ge=1)
-    """Output tokens of an answer, at most."""
+    """Maximum output tokens of an answer."""
     view_tokens: int = Field(default=4000, ge=100)
-    """Estimated tokens of each trajectory that is shown, at most."""
+    """Maximum estimated tokens of each trajectory in the prompt."""
 
 
 class JudgeConfig(_CallConfig):
@@ -101,13 +101,13 @@ class DistillConfig(_CallConfig):
     """How lessons are drawn from one rollout. The paper: temperature 1.0, at most three items."""
 
     max_tokens: int = Field(default=900, ge=1)
-    """Output tokens of the lessons of one rollout, at most."""
+    """Maximum output tokens of the lessons of one rollout."""
     max_items: int = Field(default=3, ge=1, le=3)
-    """Lessons of one rollout, at most."""
+    """Maximum lessons of one rollout."""
     distill_unknown: bool = False
-    """Distil rollouts whose verdict is unknown, as if they had failed."""
+    """Distill rollouts whose verdict is unknown, as if they had failed."""
     prompts: Literal["facts", "general"] = "facts"
-    """``facts``: keep names, codes, rules and corrections exactly; ``general``: the paper's wording, which generalises
+    """``facts``: keep names, codes, rules and corrections exactly; ``general``: the paper's wording, which generalizes
     and uses none of them."""
 
 
@@ -138,28 +138,28 @@ class ContrastConfig(_CallConfig):
     """How lessons are drawn from several rollouts at once. The paper: one call, no labels, at most five items."""
 
     labels: bool = False
-    """Show the contraster each rollout's verdict; judging then comes first."""
+    """Show the contraster each rollout's verdict; rollouts are then judged first."""
     max_tokens: int = Field(default=1500, ge=1)
-    """Output tokens of the lessons of one task, at most."""
+    """Maximum output tokens of the lessons of one task."""
     max_items: int = Field(default=5, ge=1, le=5)
-    """Lessons of one task, at most."""
+    """Maximum lessons of one task."""
     prompts: Literal["facts", "general"] = "facts"
-    """As of ``DistillConfig``."""
+    """See ``DistillConfig``."""
 
 
 class SelectConfig(_CallConfig):
     """How one of several rollouts is chosen. The paper: one call, which sees neither verdicts nor votes."""
 
     verdicts: bool = False
-    """Show the selector each rollout's verdict, and choose by them if it fails; judging then comes first."""
+    """Show the selector each rollout's verdict, and choose by them if it fails; rollouts are then judged first."""
     seed: int = 0
-    """With the task's id, decides the order in which rollouts are listed."""
+    """Together with the task's id, this sets the order in which rollouts are listed."""
     orders: int = Field(default=1, ge=1, le=16)
     """Ask in this many orders, each rotated by one place, and count the votes."""
 
 
 class RefineConfig(_CallConfig):
-    """How an agent checks its own work. The paper: k passes, whatever the check before concluded."""
+    """How an agent checks its own work. The paper: always k passes, whatever the previous check concluded."""
 
     until_confirmed: bool = False
     """Stop at the first check that confirms the work, instead of after all passes."""
@@ -169,17 +169,17 @@ class MattsConfig(_Config):
     """Memory-aware test-time scaling (paper, section 3.3)."""
 
     mode: MattsMode = "parallel"
-    """Contrast all rollouts, refine one (sequential), distil only the best (best_of_n), or each alone (vanilla)."""
+    """Contrast all rollouts, refine one (sequential), distill only the best (best_of_n), or each alone (vanilla)."""
     k: int = Field(default=3, ge=1, le=64)
-    """Rollouts, or passes over one; 1 is unscaled. The paper: up to 5."""
+    """Number of rollouts, or of passes over one; 1 means no scaling. The paper: up to 5."""
     contrast: ContrastConfig = ContrastConfig()
     """How lessons are drawn from all rollouts, in mode parallel."""
     select: SelectConfig = SelectConfig()
-    """How the rollout that is handed in is chosen."""
+    """How the submitted rollout is chosen."""
     refine: RefineConfig = RefineConfig()
     """How a rollout is checked and corrected, in mode sequential."""
     at_once: int | None = Field(default=None, ge=1)
-    """Rollouts, then judges and other steps, that run at the same time; None: all of them."""
+    """Maximum rollouts, or judges and other steps, that run at the same time; None: all of them."""
 
     @pydantic.field_validator("mode", mode="before")
     @classmethod
@@ -202,22 +202,22 @@ class BackboneConfig(_Config):
     api_key_env: str | None = None
     """Name of the environment variable that holds the API key (not the key itself); None: the provider's usual one."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """Output tokens of every answer, instead of each step's own limit."""
+    """Maximum output tokens of every answer, instead of each step's own limit."""
     temperature: Temperature | Literal["none"] | None = None
     """Sampling temperature of every answer, instead of each step's own; "none": never sent, for servers that reject
     it."""
     timeout: float | None = Field(default=None, gt=0)
-    """Seconds that a request may take; None: dspy's own limit, and an hour for local models."""
+    """Seconds until a request times out; None: dspy's own limit, and an hour for local models."""
     num_retries: int = Field(default=8, ge=0)
-    """How often a request that failed for a passing reason is repeated, with growing waits of up to a minute."""
+    """Maximum retries of a request that failed for a temporary reason, with growing waits of up to a minute."""
     options: dict[str, JsonValue] = {}
-    """What else dspy.LM takes, such as top_p, seed, reasoning_effort, extra_body or model_type; for hosted models."""
+    """Other arguments of dspy.LM, such as top_p, seed, reasoning_effort, extra_body, model_type; for hosted models."""
     cache: bool = False
-    """Let dspy answer from its cache; off, so that a run reports what it cost."""
+    """Use dspy's cache; off by default, so that a run reports its cost."""
     context: int = Field(default=8192, ge=512)
     """Context window of the embedded engine, in tokens, for each slot."""
     slots: int = Field(default=4, ge=1, le=64)
-    """Requests that the embedded engine works on at once."""
+    """Requests that the embedded engine processes at once."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of the embedded engine; None: one for each core, at most 8."""
 
@@ -250,30 +250,30 @@ class BackboneConfig(_Config):
 
 
 class BankConfig(_Config):
-    """Where lessons are kept."""
+    """Where lessons are stored."""
 
     url: str = "rb-bank.sqlite"
     """The SQLite file, or ``postgresql://user@host/database``."""
     scope: str = "default"
     """The bank within the file; scopes do not see each other."""
     embedder: str = "minilm"
-    """Name of the embedder; a bank keeps the one it was made with until ``bank reindex``."""
+    """Name of the embedder; a bank stays with its first embedder until ``bank reindex``."""
 
 
 class RunConfig(_Config):
     """What ``rb-dspy run`` does."""
 
     stream: str = "directory"
-    """The tasks if none are named: a stream (``rb-dspy envs``), or a file: .jsonl, .csv or .parquet."""
+    """Default tasks: a stream (``rb-dspy envs``), or a file: .jsonl, .csv or .parquet."""
     tasks: int = Field(default=16, ge=1)
-    """How many tasks of a named stream are run; of a file all are, unless ``-n`` says otherwise."""
+    """Number of tasks of a named stream to run; a file runs completely, unless ``-n`` is given."""
     seed: int = 0
-    """Which tasks a named stream consists of, and how a compile splits them; a file is shuffled if ``--seed`` is
+    """Selects the tasks of a named stream, and how a compile splits them; a file is shuffled only if ``--seed`` is
     given."""
     templates: tuple[str, ...] | None = None
     """Kinds of tasks of a named stream; None: all."""
     split: Split = "all"
-    """Part of the templates of a named stream; no two parts share one. For families with folds (``twc``,
+    """Part of the templates of a named stream; parts do not overlap. For families with folds (``twc``,
     ``cookingworld``), ``compile`` is train, ``dev`` is dev, ``held-out`` is test, and there is no ``stream``."""
     memory: Literal["on", "frozen", "off", "both"] = "on"
     """``on``: show lessons and learn; ``frozen``: show lessons, learn nothing; ``off``: neither; ``both``: the tasks
@@ -292,25 +292,25 @@ class TrackingConfig(_Config):
     """Name of the MLflow experiment; None: MLflow's own setting (``MLFLOW_EXPERIMENT_NAME``, ``mlflow.set_experiment``,
     an active run)."""
     traces: bool = True
-    """Keep a trace of every task, with all prompts and answers."""
+    """Store a trace of every task, with all prompts and answers."""
 
 
 class Settings(_Config):
-    """The whole of ``rb.toml``."""
+    """All settings of ``rb.toml``."""
 
     run: RunConfig = RunConfig()
     """What ``rb-dspy run`` does."""
     bank: BankConfig = BankConfig()
-    """Where lessons are kept."""
+    """Where lessons are stored."""
     program: ProgramConfig = ProgramConfig()
     """The steps of the program."""
     matts: MattsConfig | None = None
     """Test-time scaling; None: one rollout a task."""
     backbones: dict[Role, BackboneConfig] = {"agent": BackboneConfig(model=DEFAULT_MODEL)}
-    """Language models by role; a role that is not named uses the agent's. A text is the model: ``agent =
+    """Language models by role; a role without one uses the agent's. A string is the model: ``agent =
     "openai/gpt-4o-mini"``."""
     tracking: TrackingConfig = TrackingConfig()
-    """Where MLflow keeps what runs did."""
+    """What is tracked in MLflow, and where."""
 
     @pydantic.field_validator("backbones", mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""One line for the first error of a configuration: where it was set, its key, its value, and what was expected."""
+"""Format the first error of a configuration in one line: its source, key, value, and what was expected."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REMOVED = {
 def config_error(
     model: type[pydantic.BaseModel], exc: pydantic.ValidationError, sources: Mapping[str, str], default: str
 ) -> ConfigError:
-    """The first error in one line. ``sources``: key -> what set it; every other key is from ``default``."""
+    """Return the first error in one line. ``sources``: key -> its source; every other key is from ``default``."""
     error = exc.errors(include_url=False, include_context=False)[0]
     allowed, path = _children(model), []
     for part in error["loc"]:

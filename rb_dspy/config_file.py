@@ -2,7 +2,7 @@
 
 Later sources win: the user's own file, the folder's ``rb.toml``, environment variables (``RB_DSPY_RUN__TASKS=3``),
 ``--set run.tasks=3``, options of a command. API keys are read from the environment variables of the providers; a key in
-a file is refused.
+a file is rejected.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _HOSTS = {
     "together_ai": "api.together.xyz",
     "xai": "api.x.ai",
 }
-"""Provider, the first part of a model's name -> its own server."""
+"""Provider (the first part of a model's name) -> its own server."""
 _PLACES = ("domain", "host", "location", "region", "region_name")
-"""Ends of the names of options from which a provider's address is built."""
+"""Suffixes of option names from which a provider's address is built."""
 
 
 class _Sources(Settings, BaseSettings):
-    """Tells the sources of pydantic-settings which keys there are; never instantiated."""
+    """Tells the sources of pydantic-settings which keys exist; never instantiated."""
 
     model_config = SettingsConfigDict(
         env_prefix="RB_DSPY_", env_nested_delimiter="__", env_ignore_empty=True, defer_build=True
@@ -56,17 +56,17 @@ def load_settings(
 ) -> Settings:
     """Read ``own``, then ``path``, environment variables, ``key=value`` overrides and ``options``; the last one wins.
 
-    A model may stand for its table: ``agent = "openai/gpt-4o-mini"``, in ``[backbones]`` or above all tables.
+    A model's name may replace its table: ``agent = "openai/gpt-4o-mini"``, in ``[backbones]`` or above all tables.
 
     Args:
         path: A TOML file; None reads no file.
         overrides: Such as ``run.tasks=3``; the value is TOML if it parses as such, else text.
         options: Key -> (name of the command's option, value).
-        own: The user's own TOML file, if it exists. If it is given, ``path`` may be somebody else's: an address of a
-            language model that only ``path`` names is refused, since the user's API key would be sent there.
+        own: The user's own TOML file, if it exists. If it is given, ``path`` is not trusted: an address of a
+            language model that only ``path`` names is rejected, because the user's API key would be sent there.
 
     Raises:
-        ConfigError: The file is missing or not TOML, a key is unknown or has a bad value, or an address is refused.
+        ConfigError: The file is missing or not TOML, a key is unknown or has a bad value, or an address is rejected.
     """
     data: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -119,7 +119,7 @@ def _parse_override(override: str) -> tuple[tuple[str, ...], Any]:
 
 
 def _put(data: dict[str, Any], keys: tuple[str, ...], value: Any, source: str, sources: dict[str, str]) -> None:
-    """Set one key; a role whose value is a text is the role's model."""
+    """Set one key; a string for a role is the role's model."""
     if keys[0] in ROLES:
         keys = ("backbones", *keys)
     if len(keys) == 2 and keys[0] == "backbones" and isinstance(value, str):
@@ -173,7 +173,7 @@ def _is_address(key: str, text: str) -> bool:
 
 
 def _is_safe(address: str, model: str) -> bool:
-    """Whether it is on this machine, or the own server of the model's provider."""
+    """Whether the address is on this machine, or is the server of the model's provider."""
     if _LOOPBACK.fullmatch(address):
         return True
     host = _HOSTS.get(model.partition("/")[0])

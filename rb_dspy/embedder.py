@@ -23,7 +23,7 @@ MINILM_MIN_SCORE = 0.25
 mail, SQL, shell, alerts; highest 0.31) and keeps 29 of 30 related ones; see tests/test_embedder.py."""
 
 _CHARACTERS_A_TOKEN = 64
-"""A text is cut here before it is tokenised, since a tokenizer takes seconds for megabytes that no model reads."""
+"""A text is cut at this length before it is tokenized: a tokenizer takes seconds for megabytes that no model reads."""
 _WEIGHTS = (".safetensors", ".bin", ".pt")
 _SETTINGS = (".json", ".txt", ".model")
 _OTHER_ENGINES = ["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot", "*.msgpack", "*.tflite"]
@@ -42,16 +42,16 @@ def minilm() -> SentenceTransformerEmbedder:
 
 
 class SentenceTransformerEmbedder:
-    """Any sentence-transformers model: a folder, or a name on the Hugging Face hub (its cache is asked first).
+    """Any sentence-transformers model: a folder, or a name on the Hugging Face hub (its cache is searched first).
 
     Rows are unit float32; equal texts of one call get equal rows. A text beyond the model's limit is cut. Safe to call
     from threads; calls wait for each other.
 
     Args:
         model: A folder or OWNER/MODEL.
-        name: What ``id`` calls it instead.
-        device: As torch names it.
-        dimension: Of the vectors, if known; None: the model is loaded to find out.
+        name: Name in ``id``, instead of ``model``.
+        device: Name of the device in torch.
+        dimension: Length of a vector, if known; None: load the model to find out.
         min_score: See ``Embedder.min_score``; None: no floor.
     """
 
@@ -88,7 +88,7 @@ class SentenceTransformerEmbedder:
                 folder = self._files()
                 if Path(self._model).is_dir():
                     self._id = f"{self._name or folder.resolve().name}@{_fingerprint(folder)}"
-                else:  # the hub's cache keeps a commit in a folder of its name
+                else:  # the hub's cache names a folder after its commit
                     self._id = f"{self._name or self._model}@{folder.name[:12]}"
             return self._id
 
@@ -101,7 +101,7 @@ class SentenceTransformerEmbedder:
             return self._dimension
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Unit rows, shape ``(len(texts), dimension)``, in the order of ``texts``."""
+        """Embed texts as unit rows, shape ``(len(texts), dimension)``, in the order of ``texts``."""
         if not texts:
             return np.empty((0, self.dimension), dtype=np.float32)
         with self._lock:
@@ -142,7 +142,7 @@ class SentenceTransformerEmbedder:
 
 
 def _from_hub(name: str) -> Path:
-    """The folder of the model's files in the hub's cache, downloaded if they are not all there."""
+    """Return the folder of the model's files in the hub's cache; download them if any are missing."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
@@ -164,7 +164,7 @@ def _from_hub(name: str) -> Path:
 
 
 def _fingerprint(folder: Path) -> str:
-    """12 hex digits of what decides the vectors: the settings, and 256 samples spread over each file of weights."""
+    """Hash the files that decide the vectors to 12 hex digits: settings, and 256 samples of each file of weights."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         inside = path.relative_to(folder)

@@ -4,15 +4,15 @@
 
     RBError
     ├── InputError                 what the caller passed cannot be used
-    │   ├── InvalidTask            an instruction that is empty or too long, an unusable id
+    │   ├── InvalidTask            an instruction that is empty or too long, or an invalid id
     │   ├── InvalidTrajectory      a foreign trajectory that cannot be read
     │   ├── SignatureChanged       saved prompts were compiled for other signatures than this program has
     │   ├── DspyTooOld             saved by a newer dspy than is installed
     │   └── ConfigError            an unknown key or a bad value in rb.toml, the environment or --set
     ├── MissingDependency          an extra, Java or a model file is missing; says how to get it
-    ├── ModelFileError             a model file is damaged, or is another one than was asked for
+    ├── ModelFileError             a model file is damaged, or is not the requested one
     ├── BackboneError              an LM cannot be used at all: key, credit, address, name
-    ├── InfrastructureError        one task's LM call or environment broke, and the task is not judged
+    ├── InfrastructureError        one task's LM call or environment failed, and the task is not judged
     │   └── ContextOverflow        the prompt is longer than the model's context window
     ├── UnparseableOutput          an LM's answer could not be parsed
     └── BankError
@@ -33,17 +33,17 @@ class RBError(Exception):
     """Base of every error that rb_dspy raises on purpose."""
 
     exit_code: int = 1
-    """What the command line exits with when this error ends it."""
+    """Exit status of the command line for this error."""
 
 
 class InputError(RBError):
-    """The caller passed something that cannot be used."""
+    """The caller passed something invalid."""
 
     exit_code = 2
 
 
 class InvalidTask(InputError):
-    """A task that cannot be given to an agent."""
+    """A task with an invalid instruction, id or ``env_args``."""
 
 
 class InvalidTrajectory(InputError):
@@ -69,19 +69,19 @@ class MissingDependency(RBError):
 
 
 class ModelFileError(RBError):
-    """A model file is damaged, or is not the one that was asked for."""
+    """A model file is damaged, or is not the requested one."""
 
     exit_code = 3
 
 
 class BackboneError(RBError):
-    """A language model that cannot be used at all; retrying the next task would not help."""
+    """A language model that cannot be used at all; the next task would fail, too."""
 
     exit_code = 4
 
 
 class InfrastructureError(RBError):
-    """One task's LM call or environment broke, so the task is neither success nor failure; or another server failed,
+    """One task's LM call or environment failed, so the task is neither success nor failure; or another server failed,
     such as MLflow's.
     """
 
@@ -99,7 +99,7 @@ class UnparseableOutput(RBError):
 
 
 class BankError(RBError):
-    """The bank cannot do what was asked; what it holds is untouched."""
+    """The operation of the bank failed; stored data is unchanged."""
 
     exit_code = 6
 
@@ -117,7 +117,7 @@ class EmbedderMismatch(BankError):
 
 
 class UnknownScope(BankError):
-    """The bank holds no such scope."""
+    """The bank has no such scope."""
 
 
 class InvalidVector(BankError):
@@ -125,11 +125,11 @@ class InvalidVector(BankError):
 
 
 class StorageError(BankError):
-    """The disk or the database refused: full, read-only, locked."""
+    """The disk or the database rejected a read or write: full, read-only, locked."""
 
 
 def describe_error(exc: BaseException, limit: int | None = None) -> str:
-    """``exc`` in one line: the message of an ``RBError``; any other with its type, and cut at ``limit`` characters."""
+    """Format ``exc`` in one line: the message, cut at ``limit`` characters; after its type if it is no ``RBError``."""
     message = " ".join(str(exc).split())
     if limit is not None and len(message) > limit:
         message = f"{message[:limit]}…"

@@ -17,18 +17,18 @@ from typing import BinaryIO
 from rb_dspy.errors import InputError, RBError
 
 _BESIDE = ("-wal", "-shm", "-journal", ".lock")
-"""What SQLite, or a bank, adds to the name of a database for the files beside it."""
+"""Suffixes that SQLite or a bank adds to a database's name for the files next to it."""
 
 
 @contextmanager
 def atomic_write(path: str | Path, *, error: type[RBError] = RBError) -> Iterator[BinaryIO]:
-    """Open a file to write to, which replaces ``path`` when the block ends, on disk; if it raises, nothing changes.
+    """Open a new file that replaces ``path`` when the block ends, and sync it; if the block raises, nothing changes.
 
-    A link is followed, and an existing file passes on its permissions.
+    A link is followed, and the permissions of an existing file stay.
 
     Raises:
         InputError: ``path`` is a folder or a database, or its folder does not exist.
-        RBError: The disk refuses (the type is ``error``).
+        RBError: The file cannot be written (the type is ``error``).
     """
     target = _target(Path(path))
     unfinished = target.with_name(f".rb-dspy-{secrets.token_hex(8)}.part")
@@ -50,7 +50,7 @@ def atomic_write(path: str | Path, *, error: type[RBError] = RBError) -> Iterato
 
 
 def _sync_folder(folder: Path) -> None:
-    """Bring the names in ``folder`` to disk, if the system can sync folders."""
+    """Sync the names in ``folder`` to disk, if the system can sync folders."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -63,8 +63,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def is_database(path: Path) -> bool:
-    """Whether ``path`` is an SQLite database, or a file that SQLite keeps beside one."""
-    # The file itself last: opening a file beside an open database would release the locks of this process.
+    """Whether ``path`` is an SQLite database, or a file that SQLite or a bank stores next to one."""
+    # Check the file itself last: opening a file of an open database would release the locks of this process.
     names = [*(str(path).removesuffix(end) for end in _BESIDE if path.name.endswith(end)), str(path)]
     return any(map(_is_database, map(Path, names)))
 
@@ -79,7 +79,7 @@ def _is_database(path: Path) -> bool:
 
 
 def _target(path: Path) -> Path:
-    """Where the file goes: the path itself, or what it links to."""
+    """Return the file to write: the path itself, or the target of its link."""
     if "\0" in str(path):
         raise InputError(f"{str(path)!r}: the path contains NUL; give another path")
     if os.path.isdir(path):

@@ -1,4 +1,4 @@
-"""JSON Lines: one object a line, read with a line number in every error, written so that it can be read again."""
+"""JSON Lines: one object per line, read with a line number in every error, written so that it can be read again."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 from rb_dspy.errors import InputError, RBError, StorageError
 
 MAX_LINE = 64_000_000
-"""Longest line, in bytes, its end included."""
+"""Maximum length of a line, in bytes, including its end."""
 
 
 def read_objects(
     path: Path, expected: str = "a JSON object", *, error: type[RBError] = RBError
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects in a file, at least one, with their line numbers (from 1); blank lines are skipped.
+    """Yield the objects in a file with their line numbers (from 1); blank lines are skipped.
 
     Args:
         path: The file.
         expected: What each line should be, for messages.
-        error: What is raised if the disk refuses.
+        error: Type of the error if the file cannot be read.
 
     Raises:
         InputError: The file is missing or empty, or a line is too long or not a JSON object in UTF-8.
@@ -48,12 +48,12 @@ def read_objects(
 
 
 def encode(value: Mapping[str, Any]) -> bytes:
-    """``value`` as one line of UTF-8. Raises ``InputError`` if ``read_objects`` could not read it."""
+    """Encode ``value`` as one line of UTF-8. Raises ``InputError`` if ``read_objects`` could not read it."""
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as exc:
         raise InputError(f"cannot be written as JSON: {exc}") from exc
-    if not text.isascii():  # two surrogates that make a pair are one character to every reader
+    if not text.isascii():  # join surrogate pairs, which every reader joins
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     line = text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes its JSON escape
     if len(line) > MAX_LINE:
@@ -62,9 +62,9 @@ def encode(value: Mapping[str, Any]) -> bytes:
 
 
 def append(path: Path, value: Mapping[str, Any]) -> None:
-    """Append a line; it is on disk when this returns. Raises ``StorageError`` if the disk refuses.
+    """Append a line; it is on disk when this returns. Raises ``StorageError`` if it cannot be written.
 
-    If the process before was killed while it wrote a line, the new one begins after what it left.
+    If an earlier process was killed while it wrote a line, the new line begins after the incomplete one.
     """
     try:
         with path.open("ab+") as file:
@@ -79,7 +79,7 @@ def append(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_appended(path: Path) -> list[dict[str, Any]]:
-    """The objects in a file of ``append``, without lines that were cut. Raises ``StorageError`` if the disk refuses."""
+    """Return the objects in a file of ``append``, without incomplete lines. Raises ``StorageError``."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as exc:
@@ -88,7 +88,7 @@ def read_appended(path: Path) -> list[dict[str, Any]]:
     for line in lines:
         try:
             objects.append(_parse(line, "", ""))
-        except InputError:  # the process was killed while it was written
+        except InputError:  # incomplete, because the process was killed
             continue
     return objects
 

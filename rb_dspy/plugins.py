@@ -1,4 +1,4 @@
-"""Embedders and environment families by name, through entry points: packages add theirs by being installed.
+"""Look up embedders and environment families by name, through the entry points of installed packages.
 
 Groups: ``rb_dspy.embedders`` (a callable without arguments that returns an ``Embedder``) and ``rb_dspy.environments``
 (a callable without arguments that returns an ``EnvironmentFamily``).
@@ -29,11 +29,11 @@ def environment_names() -> list[str]:
 
 @functools.cache
 def environment_family(name: str) -> EnvironmentFamily:
-    """The family called ``name``, imported now; what it needs is checked only when it is used.
+    """Import the family ``name``. Its dependencies are checked only when it is used.
 
     Raises:
         InputError: No installed family has this name.
-        MissingDependency: The family cannot be imported or made.
+        MissingDependency: The family cannot be imported or created.
     """
     if name not in environment_names():
         raise InputError(
@@ -46,11 +46,11 @@ def environment_family(name: str) -> EnvironmentFamily:
 
 @functools.cache
 def embedder(name: str) -> Embedder:
-    """The embedder called ``name``, made once a process; any other name is a sentence-transformers model.
+    """Return the embedder ``name``, created once per process; any other name is a sentence-transformers model.
 
     Raises:
         InputError: The name is neither an embedder, a folder nor OWNER/MODEL, and resembles an embedder's.
-        MissingDependency: The embedder cannot be imported or made.
+        MissingDependency: The embedder cannot be imported or created.
     """
     installed = entry_points(group="rb_dspy.embedders").names
     loaded: Embedder
@@ -68,7 +68,7 @@ def embedder(name: str) -> Embedder:
 
 
 def lacks(value: object, names: Sequence[str]) -> list[str]:
-    """Which attributes ``value`` does not have; properties of its class are not computed, which may load a model."""
+    """Return the attributes that ``value`` lacks. Properties are not read, because that may load a model."""
     return [name for name in names if not hasattr(type(value), name) and not hasattr(value, name)]
 
 

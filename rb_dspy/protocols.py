@@ -1,4 +1,4 @@
-"""What can be replaced, and what a replacement must do. Nothing here needs a base class.
+"""Protocols of the parts that can be replaced. A replacement needs no base class.
 
 Optional attributes are read with ``getattr``; a protocol's docstring lists them.
 """
@@ -17,7 +17,7 @@ from rb_dspy.schema import Outcome, Retrieved, Task, Trajectory, Verdict
 Vectors = NDArray[np.float32]
 
 Fold = Literal["train", "dev", "test"]
-"""A share of a family's tasks whose worlds no other fold has."""
+"""A part of a family's tasks. Folds share no worlds."""
 
 
 @runtime_checkable
@@ -52,12 +52,12 @@ class Environment(Protocol):
         ``action_pattern: str``, a regular expression that every action matches, such as ``^(SELECT .*|ANSWER: .*)$``;
         local models are constrained to it.
         ``reopen() -> str | None``: continue the episode after its end (for sequential scaling). Returns what the agent
-        sees now, or None if it cannot continue. Must not say whether what was reached is right.
+        sees now, or None if it cannot continue. Must not reveal whether the result is right.
     """
 
     @property
     def action_rules(self) -> str:
-        """What an action may look like, for the agent to read; called after ``reset``."""
+        """The format of an action, which the agent reads; called after ``reset``."""
         ...
 
     def reset(self, task: Task) -> str:
@@ -65,7 +65,7 @@ class Environment(Protocol):
         ...
 
     def step(self, action: str) -> tuple[str, bool]:
-        """Do ``action``: the observation, and whether the episode has ended (a bool)."""
+        """Do ``action``. Returns the observation, and whether the episode has ended (a bool)."""
         ...
 
     def valid_actions(self) -> Sequence[str] | None:
@@ -73,7 +73,7 @@ class Environment(Protocol):
         ...
 
     def answer(self) -> str | None:
-        """The answer that the agent handed in so far; None if the environment takes none."""
+        """The answer that the agent has submitted so far; None if the environment takes none."""
         ...
 
     def outcome(self) -> Outcome | None:
@@ -96,7 +96,7 @@ class EnvironmentFamily(Protocol):
     """A named kind of environment: its tasks, its episodes, and baselines that show its scoring is sound.
 
     Optional:
-        ``instruction_is_unique: bool`` (default True). False if tasks that differ share an instruction; splits then
+        ``instruction_is_unique: bool`` (default True). False if different tasks share an instruction; splits then
         compare ``env_args`` to find duplicates.
         ``fold_of(template: str) -> Fold | None``: the fold of a template. Splits keep folds together: ``train`` is for
         compiling, ``dev`` for choosing, ``test`` is held out.
@@ -115,7 +115,7 @@ class EnvironmentFamily(Protocol):
         ...
 
     def tasks(self, *, seed: int, templates: Sequence[str] | None = None) -> Iterator[Task]:
-        """One task of each template in turn, endless if they are generated; deterministic for seed and templates.
+        """Yield one task of each template in turn, endlessly if generated; deterministic for seed and templates.
 
         Raises:
             InputError: An unknown template.
@@ -129,7 +129,7 @@ class EnvironmentFamily(Protocol):
         ...
 
     def random_action(self, environment: Environment, task: Task, rng: random.Random) -> str:
-        """The next action of a player who reads nothing; for baselines and tests only."""
+        """The next action of a player that ignores observations; for baselines and tests only."""
         ...
 
 

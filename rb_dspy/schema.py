@@ -20,7 +20,7 @@ MAX_INSTRUCTION = 100_000
 """Longest task instruction, in characters."""
 
 Text = Annotated[str, pydantic.AfterValidator(normalise)]
-"""Text that an agent, an environment or a person wrote: normalised, never refused (see ``rb_dspy.text``)."""
+"""Text that an agent, an environment or a person wrote: normalized, never rejected (see ``rb_dspy.text``)."""
 
 Label = Literal["success", "failure", "unknown"]
 Polarity = Literal["success", "failure"]
@@ -54,8 +54,8 @@ class Task(Frozen):
     domain: str = ""
     template: str | None = None
     key: Text = ""
-    """What lessons are searched by; empty: the instruction. For tasks whose instructions are alike, such as games that
-    differ in what the player sees first."""
+    """Text that lessons are searched by; empty: the instruction. For tasks with similar instructions, such as games
+    that differ in the first observation."""
 
     @pydantic.field_validator("id")
     @classmethod
@@ -125,11 +125,11 @@ class Check(Frozen):
 
 
 class Trajectory(Frozen):
-    """One rollout, always whole.
+    """One complete rollout.
 
     ``first_observation`` is what the agent saw first; ``checks`` are those of sequential scaling, in order;
-    ``feedback`` is what a person said about this rollout, and ``known_label`` how it went, if the caller of ``learn``
-    stated it: then no judge is asked.
+    ``feedback`` is a person's comment on this rollout; ``known_label`` is its label if the caller of ``learn`` passed
+    one: the judge is then not called.
     """
 
     task_id: str
@@ -178,11 +178,11 @@ class Provenance(Frozen):
     run_id: str = ""
     distiller: str = ""
     origin: str = ""
-    """Empty for what this program learned itself; else who brought it: an imported file, another agent, a person."""
+    """Source of the item: an imported file, another agent, a person; empty if this program learned it itself."""
 
 
 class MemoryItem(Frozen):
-    """A lesson in a bank. ``seq`` orders the items of a bank; clocks never do.
+    """A lesson in a bank. The items of a bank are ordered by ``seq``, never by time.
 
     The same text learned twice in a scope is one item with two provenances, the earliest first. ``polarity`` is that of
     the earliest.
@@ -235,7 +235,7 @@ class Experience(Frozen):
     shown: tuple[str, ...] = ()
     """Ids of the items that the agent was shown."""
     created_at: str = ""
-    """ISO 8601, UTC; for people, never for order."""
+    """ISO 8601, UTC; for display, never for order."""
 
     def _repr_html_(self) -> str:
         labels = ", ".join(verdict.label for verdict in self.verdicts)
@@ -285,7 +285,7 @@ class Change(Frozen):
     id: str
     """The experience or item that was changed."""
     note: str = ""
-    """Why, in the words of whoever changed it."""
+    """The reason for the change, as the caller stated it."""
     before: MemoryDraft | None = None
     after: MemoryDraft | None = None
     created_at: str = ""

@@ -1,4 +1,4 @@
-"""Text as it is stored, printed and counted. Nothing is refused for the characters in it."""
+"""Normalize, print and count text. No text is rejected because of its characters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _EXECUTED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What terminals act on: controls except tab and line feed, line separators, directional overrides and isolates."""
+"""Terminals act on these: controls except tab and line feed, line separators, directional overrides and isolates."""
 _INVISIBLE = re.compile(
     r"[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
     r"\U000e0000-\U000e007f]"
@@ -32,15 +32,15 @@ _SECRET = re.compile(
 
 
 def normalise(text: str, limit: int = MAX_TEXT) -> str:
-    """``text`` as it can be stored: valid Unicode without control characters, at most ``limit`` characters.
+    """Normalize ``text`` for storage: valid Unicode without control characters, at most ``limit`` characters.
 
     Control characters except tabs and line ends become their visible symbols (NUL: U+2400), a lone surrogate becomes
-    U+FFFD, and all else stays: soft hyphens, joiners, zero-width spaces, byte-order and directional marks.
+    U+FFFD, and everything else stays: soft hyphens, joiners, zero-width spaces, byte-order and directional marks.
     """
     if len(text) > limit:
-        head = max(0, limit - 40)  # room for the remark, so that a text that is read again is not cut again
+        head = max(0, limit - 40)  # room for the remark, so that stored text is not cut again when it is read
         text = f"{text[:head]}… [{len(text) - head} characters cut]"
-    if text.isprintable():  # most texts of one line, and much faster
+    if text.isprintable():  # true for most single lines, and much faster
         return text
     if not text.isascii() and _SURROGATE.search(text):
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")  # joins surrogate pairs
@@ -48,7 +48,7 @@ def normalise(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def printable(text: str) -> str:
-    """``text`` for a terminal: what it would execute, such as escape sequences, is shown as ``\\x1b``."""
+    """Escape the characters of ``text`` that a terminal would act on, such as ``\\x1b``."""
     return _EXECUTED.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
@@ -71,13 +71,13 @@ def invisible(text: str) -> str:
 
 
 def estimate_tokens(text: str) -> int:
-    """Estimate the tokens of ``text``: 3.5 characters a token, one token a Chinese, Japanese or Korean character."""
+    """Estimate the tokens of ``text``: 3.5 characters per token; one per Chinese, Japanese or Korean character."""
     cjk = 0 if text.isascii() else len(_CJK.findall(text))
     return math.ceil(cjk + (len(text) - cjk) / 3.5)
 
 
 def counted(number: int, singular: str, plural: str = "") -> str:
-    """``1 lesson``, ``2,000 lessons``; ``plural`` if it is not ``singular`` with an s."""
+    """Format a count: ``1 lesson``, ``2,000 lessons``. Pass ``plural`` if it is not ``singular`` with an s."""
     return f"{number:,} {singular if number == 1 else plural or f'{singular}s'}"
 
 
@@ -90,12 +90,12 @@ def summary_line(exc: BaseException, limit: int | None = None) -> str:
 
 
 def without_secrets(text: str, mask: str = "…") -> str:
-    """``text`` with the user and password of every address in it masked, and query values that may be secrets."""
+    """Mask the user and password of every address in ``text``, and query values that may be secrets."""
     return _SECRET.sub(lambda match: match[1] + mask, _USER.sub(f"{mask}@", text))
 
 
 def first_error(exc: pydantic.ValidationError) -> tuple[str, str]:
-    """The place of the first error (``a.0.b``), and what is wrong there, as part of a sentence."""
+    """Return the location of the first error (``a.0.b``), and its message with a lower-case first letter."""
     error = exc.errors(include_url=False, include_context=False)[0]
     message = error["msg"].removeprefix("Value error, ")
     return ".".join(map(str, error["loc"])), message[:1].lower() + message[1:]

@@ -1,4 +1,4 @@
-"""Memory that lasts: lessons with provenance, scoped, never overwritten, found by meaning or by words."""
+"""The memory bank: lessons with provenance, in separate scopes, never overwritten, searched by meaning or words."""
 
 from rb_dspy.bank.bank import MemoryBank
 from rb_dspy.bank.doctor import BankStats, Finding

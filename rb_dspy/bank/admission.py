@@ -1,4 +1,4 @@
-"""What becomes of drafts when they enter a bank: checked, made storable, and named by a hash of what they say."""
+"""Admit drafts to a bank: check them, normalize their text, and use a hash of the text as the id."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from rb_dspy.text import first_error, invisible, normalise
 _log = logging.getLogger("rb_dspy.bank")
 
 _NAME = 200
-"""Characters of a name, at most."""
+"""Maximum length of a name, in characters."""
 
 _DIGITS = 20
-"""80 bits in hex: at a billion ids the chance that any two are equal is one in two million."""
+"""80 bits in hex: with a billion ids, the chance of a collision is one in two million."""
 
 
 class NewItem(NamedTuple):
@@ -38,7 +38,7 @@ class NewItem(NamedTuple):
 
 @dataclass(frozen=True)
 class NewExperience:
-    """An experience that is about to be stored: the draft, its row (number 0 until then), and its items."""
+    """An experience to be stored: the draft, its row (``seq`` 0 until it is stored), and its items."""
 
     draft: ExperienceDraft
     row: ExperienceRow
@@ -50,17 +50,17 @@ class NewExperience:
 
 
 def checked_name(what: str, name: object) -> str:
-    """``name`` if it can be one. Raises ``InputError`` unless it has 1 to 200 visible characters."""
+    """Return ``name``. Raises ``InputError`` unless it has 1 to 200 visible characters."""
     if not isinstance(name, str) or not name.strip() or len(name) > _NAME or invisible(name):
         raise InputError(f"{what} {str(name)[:40]!r}: expected 1 to {_NAME} visible characters")
     return name
 
 
 def admit(draft: ExperienceDraft, *, created_at: str = "") -> NewExperience:
-    """The experience as it is stored; a lesson that stands twice is admitted once.
+    """Convert a draft to an experience to be stored. Lessons with the same text become one item.
 
     Raises:
-        InputError: Parts do not belong together, or a lesson has no title or no content.
+        InputError: Task, trajectories and verdicts do not match, or a lesson has no title or no content.
     """
     if not draft.trajectories or len(draft.trajectories) != len(draft.verdicts):
         raise InputError(
@@ -94,7 +94,7 @@ def experience_draft(
     drafts: Sequence[MemoryDraft],
     **more: Any,
 ) -> ExperienceDraft:
-    """The arguments of ``MemoryBank.append`` as a draft. Raises ``InputError``."""
+    """Convert the arguments of ``MemoryBank.append`` to a draft. Raises ``InputError``."""
     try:
         return ExperienceDraft(
             task=task,
@@ -108,7 +108,7 @@ def experience_draft(
 
 
 def item_ids(scope: str, shown: Sequence[MemoryItem]) -> tuple[str, ...]:
-    """Ids of the items that an agent was shown. Items of other scopes are left out, with a warning in the log."""
+    """Return the ids of the shown items. Items of other scopes are skipped, with a warning in the log."""
     items = tuple(shown)
     own = dict.fromkeys(item.id for item in items if item.scope == scope)
     if others := sum(item.scope != scope for item in items):
@@ -117,7 +117,7 @@ def item_ids(scope: str, shown: Sequence[MemoryItem]) -> tuple[str, ...]:
 
 
 def checked_draft(texts: Mapping[str, Any]) -> MemoryDraft:
-    """A draft of these texts, which may not be longer than a draft can be. Raises ``InputError``."""
+    """Return a draft with these texts. Raises ``InputError`` if a text is too long or not valid."""
     try:
         draft = MemoryDraft(**texts)
     except pydantic.ValidationError as exc:
@@ -129,13 +129,13 @@ def checked_draft(texts: Mapping[str, Any]) -> MemoryDraft:
 
 
 def refused(exc: pydantic.ValidationError) -> InputError:
-    """The first error, in one line. Keys in it may be a stranger's text."""
+    """Convert the first error to one line. Its keys are escaped, because they may be untrusted text."""
     place, problem = first_error(exc)
     return InputError(f"{ascii(place)[1:-1][:80]}: {problem}")
 
 
 def new_item(draft: MemoryDraft) -> NewItem:
-    """A draft as an item. Raises ``InputError`` if it has no title or no content."""
+    """Convert a draft to an item. Raises ``InputError`` if it has no title or no content."""
     title, description, content = map(normalise, (draft.title, draft.description, draft.content))
     if not (title.strip() and content.strip()):
         missing = "content" if title.strip() else "title"
@@ -144,17 +144,17 @@ def new_item(draft: MemoryDraft) -> NewItem:
 
 
 def identity(task: Task, trajectories: Sequence[Trajectory], *, run_id: str) -> str:
-    """The id of an experience: a hash of run and task; without a run of the task and what happened in the rollouts.
+    """The id of an experience: a hash of run and task, or, without a run, of the task and its rollouts.
 
     Raises:
-        InputError: A trajectory is of another task, or two have the same rollout id.
+        InputError: A trajectory belongs to another task, or two trajectories have the same rollout id.
     """
     strangers = [trajectory.task_id for trajectory in trajectories if trajectory.task_id != task.id]
     if strangers:
-        raise InputError(f"task {task.id}: a trajectory is of the task {strangers[0]!r}; append it with its own task")
+        raise InputError(f"task {task.id}: a trajectory belongs to task {strangers[0]!r}; append it with its own task")
     rollouts = [trajectory.rollout_id for trajectory in trajectories]
     if len(set(rollouts)) < len(rollouts):
-        raise InputError(f"task {task.id}: rollout ids {sorted(rollouts)} are not different; give each rollout its own")
+        raise InputError(f"task {task.id}: rollout ids {sorted(rollouts)} are not unique; give each rollout its own")
     if run_id:
         return attempt_id(checked_name("run id", run_id), task.id)
     ordered = sorted(trajectories, key=lambda trajectory: trajectory.rollout_id)
@@ -162,23 +162,23 @@ def identity(task: Task, trajectories: Sequence[Trajectory], *, run_id: str) -> 
 
 
 def attempt_id(run_id: str, task_id: str) -> str:
-    """The id of what a run learns from a task."""
+    """The id of the experience of a run and a task."""
     return f"e{_hash('attempt', run_id, task_id)}"
 
 
 def overall(verdicts: Sequence[Verdict]) -> Label:
-    """One label for several rollouts: success if any is one, else failure if any is one, else unknown."""
+    """One label for several rollouts: success if any rollout is one, else failure if any is one, else unknown."""
     labels = {verdict.label for verdict in verdicts}
     return "success" if "success" in labels else "failure" if "failure" in labels else "unknown"
 
 
 def item_text(item: NewItem | MemoryItem) -> str:
-    """What an item is found by: title, description and content, a line each."""
+    """The text that an item is searched by: title, description and content, one per line."""
     return f"{item.title}\n{item.description}\n{item.content}"
 
 
 def now() -> str:
-    """The time for people to read: ISO 8601, UTC, to the second."""
+    """The current time, for display: ISO 8601, UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -187,14 +187,14 @@ def _hash(*parts: object) -> str:
 
 
 def task_id(item_id: str) -> str:
-    """The id of the task of a handwritten lesson."""
+    """The task id of a handwritten lesson."""
     return f"lesson-{item_id[1:]}"
 
 
 def handwritten(reader: Reader, draft: MemoryDraft, origin: str) -> ExperienceDraft | None:
-    """What is to be appended; None if a person wrote this before and it is still there.
+    """Return the experience of a handwritten lesson, or None if the same lesson is already stored.
 
-    A lesson that was removed and is written again is another experience. Raises ``InputError`` for an empty lesson.
+    A lesson that was removed and is written again is a new experience. Raises ``InputError`` for an empty lesson.
     """
     item = new_item(draft)
     task = Task(id=task_id(item.id), instruction=item_text(item))

@@ -51,25 +51,24 @@ from rb_dspy.text import counted, html_table, normalise
 DEFAULT_EMBEDDER = "minilm"
 
 _ERROR = 2_000
-"""Characters that are kept of why learning failed."""
+"""Maximum length of a stored error message, in characters."""
 
 
 class MemoryBank:
     """One scope of a bank: experiences are appended, and the nearest lessons are retrieved (paper, section 3.2).
 
-    Make one with ``open``. Safe to use from threads, and beside other processes on the same bank: what they append is
-    found by the next ``retrieve``. Reading writes nothing, except a disposable index file beside a bank of more than
-    200,000 rows. An embedding model is loaded when text is embedded, and only then: listing, exporting and deleting
-    need none.
+    Create one with ``open``. Threads and other processes may use the same bank at the same time: the next ``retrieve``
+    finds what they appended. Reads write nothing, except a disposable index file next to a bank of more than 200,000
+    rows. The embedding model is loaded when text is first embedded: listing, exporting and deleting do not need it.
 
-    A bank is a handle, like an open file: copying a program that holds one copies the reference, and it cannot be
-    pickled or used after ``os.fork``; open the bank again there.
+    A bank is a handle, like an open file: copies of a program share it. It cannot be pickled or used after ``os.fork``;
+    open the bank again in the new process.
     """
 
     def __init__(
         self, scope: Scope, searcher: Searcher, embedder: Embedder | None, database: Database | None = None
     ) -> None:
-        """For ``open`` and ``fork``. ``database`` is closed with the bank; ``embedder`` None: the default one."""
+        """Called by ``open`` and ``fork``. ``close`` closes ``database``; ``embedder`` None: the default one."""
         self.scope = scope.name
         self._store = scope
         self._searcher = searcher
@@ -86,19 +85,19 @@ class MemoryBank:
         create: bool = True,
         at: str | int | None = None,
     ) -> MemoryBank:
-        """Open the bank at ``url``, and make it if it is missing.
+        """Open the bank at ``url``; create it if it is missing.
 
         Args:
             url: A path; ``postgresql://user:password@host:port/database``, which needs the extra ``postgres``; None or
-                ``":memory:"`` for a bank that ends with ``close``.
-            scope: Name of the scope; no scope sees anything of another.
+                ``":memory:"`` for a bank in memory, which ``close`` deletes.
+            scope: Name of the scope; scopes do not see each other.
             embedder: An embedder or the name of one (see ``plugins.embedder``); None: ``"minilm"``. A bank belongs to
-                the embedder that its first vectors were made with.
+                the embedder that created its first vectors.
             create: False: raise an error if the bank or the scope is missing.
-            at: Name of a snapshot, or a sequence number: the state then, which cannot be written (its ``fork`` can).
+            at: Name of a snapshot, or a sequence number: open that state, read-only (its ``fork`` is writable).
 
         Raises:
-            InputError: An argument cannot be used, or there is no such snapshot.
+            InputError: An argument is not valid, or the snapshot does not exist.
             UnknownScope: ``create`` is False and the bank has no such scope.
             EmbedderMismatch: The bank belongs to another embedder.
             CorruptBank, SchemaTooNew, StorageError: The bank cannot be used, or is missing and ``create`` is False.
@@ -119,11 +118,11 @@ class MemoryBank:
 
     @staticmethod
     def backup(url: str | Path, *, to: str | Path) -> None:
-        """Copy a bank's file, all scopes, to the new file ``to``, also while it is being written.
+        """Copy a bank's file with all scopes to the new file ``to``. Others may write to the bank meanwhile.
 
         Raises:
-            InputError: There is something at ``to``.
-            StorageError: There is no bank at ``url``, or the disk refuses.
+            InputError: ``to`` already exists.
+            StorageError: There is no bank at ``url``, or a file cannot be read or written.
         """
         database = SqliteDatabase(opening.file_of(url), create=False)
         try:
@@ -133,24 +132,24 @@ class MemoryBank:
 
     @staticmethod
     def restore(url: str | Path, *, copy: str | Path) -> Path | None:
-        """Put a copy of a bank in the place of the file at ``url``.
+        """Replace the bank at ``url`` with a copy.
 
-        The bank that was there is moved aside; returns its path now, None if there was none.
+        The existing bank is renamed; returns its new path, or None if there was none.
 
         Raises:
-            CorruptBank: ``copy`` is damaged, or no bank.
-            StorageError: There is no bank at ``copy``, somebody has the bank open, or the disk refuses.
+            CorruptBank: ``copy`` is damaged, or not a bank.
+            StorageError: There is no bank at ``copy``, the bank is open elsewhere, or a file cannot be written.
         """
         return restore(opening.file_of(url), Path(copy).expanduser())
 
     @property
     def embedder(self) -> Embedder:
-        """What makes the vectors of this bank."""
+        """The embedder that creates the vectors of this bank."""
         return plugins.embedder(DEFAULT_EMBEDDER) if self._embedder is None else self._embedder
 
     @property
     def _place(self) -> str:
-        """For errors."""
+        """Location and scope, for error messages."""
         return f"{self._store.location}: scope {self.scope!r}"
 
     # Learning
@@ -170,29 +169,29 @@ class MemoryBank:
         shown: Sequence[MemoryItem] = (),
         again: bool = True,
     ) -> Experience:
-        """Store an experience with the items that its drafts become: on disk when it returns, or not stored.
+        """Store an experience and its items in one transaction; they are on disk when this returns.
 
-        The same attempt appended again returns what was stored the first time; an attempt is a run's at a task, or
-        without ``run_id`` the same rollouts. What was recorded of it is pending no more. A draft with the text of an
-        item that is here already adds a provenance to that item.
+        Appending the same attempt again returns the stored experience. An attempt is one task in one run, or, without
+        ``run_id``, the same rollouts. Its pending rollouts are removed. A draft with the text of an existing item adds
+        a provenance to that item.
 
         Args:
-            task: What was to be done.
-            trajectory: The rollout, or several.
+            task: The task.
+            trajectory: One rollout or several.
             verdict: One for each rollout.
-            drafts: The lessons; an experience without any is stored, and never retrieved.
+            drafts: The lessons; an experience without lessons is stored but never retrieved.
             run_id: Name of the run; see above.
-            polarity: Of the items; None: success if any verdict is one, else failure.
+            polarity: Polarity of the items; None: success if any verdict is a success, else failure.
             distiller: The LM that wrote the drafts.
             note: Why there are no drafts.
-            origin: Who brought this, if it was not learned here.
+            origin: Source of the experience, if it was not learned here.
             shown: Items that the agent was shown.
-            again: False: leave out drafts whose exact text was taken away before, by an edit, a delete or a rollback of
-                that item; the note says so.
+            again: False: skip drafts whose exact text was removed before by an edit, a delete or a rollback of that
+                item, and list them in the note.
 
         Raises:
-            InputError: Parts do not belong together, or the attempt was removed from the bank.
-            InvalidVector, StorageError: And whatever the embedder raises; nothing is stored then.
+            InputError: The arguments do not match each other, or the attempt was removed from the bank.
+            InvalidVector, StorageError: Nothing is stored; the same applies to any error of the embedder.
         """
         if not again:
             with self._store.reading() as reader:
@@ -213,16 +212,16 @@ class MemoryBank:
         return stored
 
     def append_many(self, drafts: Iterable[ExperienceDraft]) -> list[str]:
-        """``append`` for many, in transactions of 500; returns the ids of the experiences, also of those known before.
+        """Append many experiences in transactions of 500. Returns all ids, including those already stored.
 
-        What was stored before an error stays; doing it again repeats nothing. What was removed stays away.
+        After an error, finished transactions stay, and a retry stores nothing twice. Removed experiences are skipped.
         """
         return writing.append(self._store, lambda: self.embedder, map(admit, drafts))
 
     def add(self, title: str, content: str, description: str = "", origin: str = "user") -> MemoryItem:
-        """Store a lesson that a person wrote. It is found by its own text, and its polarity is success.
+        """Store a lesson written by a person. It is searched by its own text, and its polarity is success.
 
-        The same text written twice is one item. Raises ``InputError`` for an empty title or content, and like
+        The same text added twice is one item. Raises ``InputError`` for an empty title or content, and the errors of
         ``append``.
         """
         draft = checked_draft({"title": title, "content": content, "description": description})
@@ -235,11 +234,11 @@ class MemoryBank:
     def record(self, task: Task, trajectory: Trajectory, *, run_id: str = "", shown: Sequence[MemoryItem] = ()) -> None:
         """Store a rollout before it is judged; it is ``pending`` until ``append``.
 
-        The same rollout recorded again changes nothing, nor does one that was learned from. ``shown``: items that the
-        agent was shown.
+        A rollout that is already recorded or was learned from changes nothing. ``shown``: items that the agent was
+        shown.
 
         Raises:
-            InputError: The rollout is of another task, or the attempt was removed from the bank.
+            InputError: The rollout belongs to another task, or the attempt was removed from the bank.
             StorageError: The bank cannot be written.
         """
         row = pending_row(task, trajectory, run_id=run_id, shown=item_ids(self.scope, shown))
@@ -247,9 +246,9 @@ class MemoryBank:
             writing.record(writer, row, self._store.location)
 
     def record_failure(self, task: Task, error: str, *, run_id: str = "", rollout_ids: Collection[str] = ()) -> None:
-        """Count a failed try to learn from what is pending of a task and a run, and keep ``error``, without keys.
+        """Count a failed try to learn from the pending rollouts of a task and a run; store ``error`` without API keys.
 
-        ``rollout_ids``: of these rollouts only. Nothing happens if none is pending.
+        ``rollout_ids``: only these rollouts. Does nothing if no rollout is pending.
         """
         only = set(map(normalise, rollout_ids))
         with self._store.write() as writer:
@@ -258,9 +257,9 @@ class MemoryBank:
             writer.fail_pending(keys, redact(normalise(error))[:_ERROR])
 
     def pending(self, *, run_id: str | None = None, task_id: str | None = None) -> list[Pending]:
-        """What was recorded and not learned from yet, oldest first: all, or that of a run, of a task, of both.
+        """Return recorded rollouts that nothing was learned from yet, oldest first; filter by run, task or both.
 
-        The rollouts of a task in a run belong together; without a run (``run_id=""``) each stands alone.
+        The rollouts of one task in one run are one group; without a run (``run_id=""``), each is its own group.
         """
         run_id = None if run_id is None else normalise(run_id)
         task_id = None if task_id is None else normalise(task_id)
@@ -270,14 +269,14 @@ class MemoryBank:
             return pending_of(rows, reading.items_of(reader, shown, self.scope), self)
 
     def learned(self, run_id: str) -> set[str]:
-        """Ids of the tasks that a run has learned from here, with or without items."""
+        """Return the ids of the tasks that a run has learned from, with or without items."""
         with self._store.reading() as reader:
             return {row.task_id for row in reader.experiences(run_id=normalise(run_id))}
 
     def known(
         self, task: Task, trajectory: Trajectory | Sequence[Trajectory], *, run_id: str = ""
     ) -> Experience | None:
-        """What ``append`` of these rollouts has stored already; None if nothing was learned from them yet."""
+        """Return the experience stored for these rollouts, or None if nothing was learned from them yet."""
         rollouts = (trajectory,) if isinstance(trajectory, Trajectory) else trajectory
         return self._experience(identity(task, rollouts, run_id=run_id))
 
@@ -294,25 +293,25 @@ class MemoryBank:
         polarity: Polarity | None = None,
         mode: Mode = "dense",
     ) -> list[Retrieved]:
-        """The ``k`` nearest, best first; fewer only if this scope has no more.
+        """Return the ``k`` nearest experiences or items, best first; fewer only if the scope has no more.
 
-        Filters are applied before ranking, so ``k`` results are found whenever ``k`` exist. Of equal scores (to 1e-5)
-        the newest is first. The end of a text that is too long for the embedder is not read.
+        Filters are applied before ranking, so ``k`` results are returned whenever ``k`` exist. Equal scores (to 1e-5)
+        are ordered newest first. Text beyond the embedder's limit is ignored.
 
         Args:
-            query: A text; or a ``Task``: its key or instruction is the query, and lessons that a task of its id gave
-                first are left out.
-            k: How many.
-            unit: ``"experience"`` compares with the instructions of the tasks (the paper's key) and returns each with
-                all its items; ``"item"`` compares with an item's title, description and content.
-            min_score: Cosine below which nothing is returned; for dense mode only.
-            exclude_tasks: Lessons that only these tasks gave are left out.
+            query: A text, or a ``Task``: its key or instruction is the query, and lessons first learned from a task
+                with its id are skipped.
+            k: Number of results.
+            unit: ``"experience"`` compares the query with task instructions (the paper's key) and returns experiences
+                with all their items; ``"item"`` compares it with an item's title, description and content.
+            min_score: Lowest cosine of a result; for dense mode only.
+            exclude_tasks: Skip lessons that were learned only from these tasks.
             polarity: Only lessons from successes, or only from failures.
             mode: ``"dense"`` compares meaning (cosine), ``"lexical"`` words (BM25), ``"hybrid"`` both, by reciprocal
                 rank.
 
         Raises:
-            InputError: An argument cannot be used.
+            InputError: An argument is not valid.
         """
         return find(
             *(self._store, self._searcher, self._query_vector, query),
@@ -325,7 +324,7 @@ class MemoryBank:
         )
 
     def items(self) -> list[MemoryItem]:
-        """All items in the order in which they were learned; an edit changes no item's place."""
+        """All items in the order in which they were learned; an edited item stays in its place."""
         with self._store.reading() as reader:
             return list(reading.items_of(reader, None, self.scope).values())
 
@@ -343,21 +342,21 @@ class MemoryBank:
             return found
 
     def experience_of(self, task_id: str, run_id: str | None = None) -> Experience | None:
-        """The newest experience of a task, or that of a run; None if there is none."""
+        """Return the newest experience of a task (in ``run_id``, if set), or None if there is none."""
         run_id = None if run_id is None else normalise(run_id)
         with self._store.reading() as reader:
             rows = reader.experiences(task_id=normalise(task_id), run_id=run_id)
             return self._experience(rows[-1].id) if rows else None
 
     def seen_tasks(self, prefix: str = "") -> set[str]:
-        """Ids of the tasks that were learned from here and begin with ``prefix``; pending ones are not among them."""
+        """Return the ids of learned tasks that begin with ``prefix``, without pending tasks."""
         with self._store.reading() as reader:
             return {row.task_id for row in reader.experiences() if row.task_id.startswith(prefix)}
 
     def near_duplicates(self, min_score: float = 0.9) -> list[duplicates.NearDuplicate]:
         """Pairs of items whose cosine is at least ``min_score``, nearest first.
 
-        Nothing is ever merged on similarity: a negated lesson is nearer to the original than a paraphrase is.
+        Similar items are never merged: a negated lesson is nearer to the original than a paraphrase is.
         """
         with self._store.reading() as reader:
             return duplicates.near_duplicates(self._store, reader, min_score)
@@ -373,12 +372,12 @@ class MemoryBank:
         content: str | None = None,
         note: str = "",
     ) -> MemoryItem:
-        """Give an item another text, wherever it was given, and return the item with that text, which has another id.
+        """Replace the text of an item in all its experiences. Returns the new item, which has a new id.
 
-        The text before it stays in ``history``. Editing an item to the text of another one makes the two one item.
+        The old text stays in ``history``. If another item already has the new text, the two become one item.
 
         Raises:
-            InputError: There is no such item, or it was changed meanwhile; a title or content is empty or too long.
+            InputError: The item does not exist or was changed meanwhile; a title or content is empty or too long.
         """
         item = self._item(id)
         texts = {"title": title, "description": description, "content": content}
@@ -394,29 +393,29 @@ class MemoryBank:
     def delete(self, id: str, *, note: str = "", dry_run: bool = False) -> Removal:
         """Remove an item, an experience with its items, or pending rollouts; the history of the first two stays.
 
-        An item that another experience gave as well stays. ``dry_run``: only return what would be removed.
+        An item that is also in another experience stays. ``dry_run``: only return what would be removed.
 
         Raises:
-            InputError: Nothing has this id.
+            InputError: The id is unknown.
         """
         return self._remove(id, kind="delete", descendants=False, note=note, dry_run=dry_run)
 
     def rollback(self, source: str, *, descendants: bool = True, note: str = "", dry_run: bool = False) -> Removal:
-        """Remove what came from ``source``, with what was learned under its influence.
+        """Remove everything learned from ``source`` or under its influence.
 
         Args:
             source: Id of an experience or an item, ``run:NAME``, or ``origin:NAME``.
-            descendants: Also remove experiences whose agents had been shown an item that goes, and so on.
-            note: Why.
+            descendants: Also remove experiences whose agents were shown a removed item, and so on.
+            note: Reason, stored in the history.
             dry_run: Only return what would be removed.
 
         Raises:
-            InputError: Nothing came from there.
+            InputError: The bank has nothing from ``source``.
         """
         return self._remove(source, kind="rollback", descendants=descendants, note=note, dry_run=dry_run)
 
     def history(self, id: str) -> list[Change]:
-        """What happened to an experience or an item, oldest first, also if it is gone or was edited."""
+        """Return the changes of an experience or an item, oldest first, even if it was removed or edited."""
         id = normalise(id)
         with self._store.reading() as reader:
             changes = reading.history_of(reader, id)
@@ -427,19 +426,19 @@ class MemoryBank:
     # States
 
     def fork(self) -> MemoryBank:
-        """A private copy of the bank as it is now, in memory: what either learns from here on, the other never sees.
+        """Return a private copy of the current state, in memory: later changes of one are not visible in the other.
 
-        Copy on write, in less than a millisecond whatever the size. Ends with this bank. Pending rollouts stay behind.
+        Copy on write: takes less than a millisecond at any size. Closes with this bank. Has no pending rollouts.
         """
         with self._store.reading() as reader:
             mark = reader.mark()
         return self._overlay(mark, read_only=False)
 
     def snapshot(self, name: str) -> Snapshot:
-        """Name the present state; ``open(..., at=name)`` opens it.
+        """Name the current state; ``open(..., at=name)`` opens it.
 
         Raises:
-            InputError: The name is taken by another state.
+            InputError: Another state has this name.
         """
         checked_name("snapshot", name)
         with self._store.write() as writer:
@@ -455,7 +454,7 @@ class MemoryBank:
     # The bank itself
 
     def export_jsonl(self, path: str | Path) -> int:
-        """Write this scope's experiences to a JSON Lines file; returns how many. See ``transfer``."""
+        """Write this scope's experiences to a JSON Lines file; returns their number. See ``transfer``."""
         present = self._present()
         count = len(present.experiences())
         every = reading.all_experiences(present, self.scope)
@@ -463,13 +462,13 @@ class MemoryBank:
         return count
 
     def import_jsonl(self, path: str | Path, *, origin: str = "") -> list[str]:
-        """Append what ``export_jsonl`` wrote, with its provenance; returns the ids of the experiences.
+        """Append the experiences of an ``export_jsonl`` file with their provenance; returns their ids.
 
-        What is here already is not repeated, and what was removed here stays away. The whole file is checked before
-        any of it is stored. ``origin`` marks all of it, so that ``rollback("origin:...")`` can remove it again.
+        Experiences that are already stored, or were removed, are skipped. The whole file is checked before anything is
+        stored. ``origin`` is stored with all of them, so that ``rollback("origin:...")`` can remove them.
 
         Raises:
-            InputError: A line cannot be used; the message names it.
+            InputError: A line is not valid; the message gives its number.
         """
         named = checked_name("origin", origin) if origin else ""
         for _ in transfer.read(Path(path), named):
@@ -477,10 +476,10 @@ class MemoryBank:
         return writing.append(self._store, lambda: self.embedder, transfer.read(Path(path), named))
 
     def reindex(self, embedder: Embedder | str | None = None) -> int:
-        """Make vectors that are missing, in all scopes; with ``embedder``, move the bank to another one.
+        """Create missing vectors in all scopes; with ``embedder``, move the bank to that embedder.
 
-        The bank works on as it was meanwhile, and changes over in one transaction. Whoever has it open elsewhere with
-        the old embedder, and its forks, get ``EmbedderMismatch`` from then on. Returns how many vectors were made.
+        The bank stays usable meanwhile and switches in one transaction. After that, its forks and other processes that
+        use the old embedder get ``EmbedderMismatch``. Returns the number of new vectors.
 
         Raises:
             StorageError: This is a fork or a snapshot, or the bank cannot be written.
@@ -488,25 +487,25 @@ class MemoryBank:
         scope = self._own_scope("reindex")
         chosen = self.embedder if embedder is None else opening.embedder(embedder)
         if embedder is None and (current := scope.embedder()) not in (None, (chosen.id, chosen.dimension)):
-            raise EmbedderMismatch(f"{scope.location}: belongs to the embedder {current[0]}; name it")
+            raise EmbedderMismatch(f"{scope.location}: belongs to the embedder {current[0]}; pass it to reindex()")
         made = reindex(scope.database, chosen)
         self._embedder = chosen
         self._searcher = opening.open_searcher(scope.database, scope)
         return made
 
     def purge(self, source: str) -> Removal:
-        """Delete for good what came from ``source``, so that its text is neither in the file, nor its log or index.
+        """Permanently delete everything from ``source``: its text is then not in the file, its log or its index.
 
-        For a secret that must not stay; what should only not be found any more is deleted or rolled back. An item goes
-        with all texts that it had or got by edits (purge its experience if a rollout shows the secret too), an
-        experience with its rollouts and the items that only it gave. Backups, exports, files of forks and MLflow are
-        not reached; nor are, in PostgreSQL, the server's write-ahead log and its replicas.
+        Use it for secrets; otherwise use ``delete`` or ``rollback``. Purging an item deletes its texts before and after
+        edits (if a rollout contains the secret too, purge its experience). Purging an experience deletes its rollouts
+        and the items that are in no other experience. Backups, exports, files of forks and MLflow are not changed, nor
+        are the write-ahead log and the replicas of a PostgreSQL server.
 
         Args:
             source: Id of an experience or an item, ``run:NAME``, or ``origin:NAME``.
 
         Raises:
-            InputError: Nothing came from there.
+            InputError: The bank has nothing from ``source``.
             StorageError: This is a fork or a snapshot, or the bank cannot be written, or others read it meanwhile.
         """
         scope, name = self._own_scope("purge"), normalise(source)
@@ -523,17 +522,17 @@ class MemoryBank:
             return scope_names(connection)
 
     def stats(self) -> BankStats:
-        """Counts of this scope, and what the bank is."""
+        """Return counts of this scope, and the bank's embedder, size and schema version."""
         with self._store.reading() as reader:
             return doctor.stats(self._store, reader, self._database)
 
     def doctor(self) -> list[Finding]:
-        """Check everything that is stored, and say what is wrong and what to do about it; empty if all is well."""
+        """Check all stored data. Returns each problem with its remedy; empty if there are none."""
         with self._store.reading() as reader:
             return doctor.findings(self._store, reader, self._database)
 
     def close(self) -> None:
-        """Close the bank, and its forks with it. Closing twice does nothing."""
+        """Close the bank and its forks. Closing twice does nothing."""
         if self._database is not None:
             self._database.close()
 
@@ -566,10 +565,10 @@ class MemoryBank:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self  # dspy deep-copies programs and their inputs; all copies mean the one bank
+        return self  # dspy deep-copies programs and their inputs; all copies share one bank
 
     def __reduce__(self) -> NoReturn:
-        # TypeError, which is what those who try pickle first and something else then expect
+        # TypeError, because callers that try pickle first and have a fallback catch it
         raise TypeError("a MemoryBank is a handle and cannot be pickled; pass its path and open it there")
 
     def _own_scope(self, call: str) -> SqlScope:
@@ -598,7 +597,7 @@ class MemoryBank:
         return removal
 
     def _present(self) -> Reader:
-        """The present state, which stays as it is."""
+        """A reader of the current state, which later writes do not change."""
         with self._store.reading() as reader:
             return self._store.at(reader.mark())
 
@@ -623,8 +622,8 @@ class MemoryBank:
         embedder = self.embedder
         if self._searcher.embedder not in ("", embedder.id):
             raise EmbedderMismatch(
-                f"{self._store.location}: belongs to the embedder {self._searcher.embedder}, opened with {embedder.id};"
-                " open it again with the first"
+                f"{self._store.location}: belongs to the embedder {self._searcher.embedder}, but was opened with"
+                f" {embedder.id}; open it again with the first"
             )
         vector: Vectors = embed(embedder, [text])[0]
         return vector

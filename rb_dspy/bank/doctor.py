@@ -1,4 +1,4 @@
-"""What is in a bank, and whether it is sound."""
+"""Count what a bank contains, and check its integrity."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BankStats(pydantic.BaseModel):
     by_polarity: dict[str, int]
     """Items from successes and from failures."""
     by_verdict: dict[str, int]
-    """Experiences by verdict; one with several rollouts counts as a success if any of them was judged one."""
+    """Experiences by verdict; one with several rollouts counts as a success if any of them was judged a success."""
     by_template: dict[str, int]
     """Experiences by their task's template; tasks without one are not counted."""
     exposures: int
@@ -39,7 +39,7 @@ class BankStats(pydantic.BaseModel):
     pending: int
     """Rollouts that are not learned from yet."""
     removed: int
-    """Experiences and items that were deleted or rolled back; their history is kept."""
+    """Experiences and items that were deleted or rolled back; their history is still stored."""
     embedder: str
     dimension: int
     bytes_on_disk: int
@@ -47,22 +47,22 @@ class BankStats(pydantic.BaseModel):
 
 
 class Finding(pydantic.BaseModel):
-    """Something that ``doctor`` found wrong."""
+    """A problem found by ``doctor``."""
 
     model_config = pydantic.ConfigDict(frozen=True)
 
     kind: Literal["file", "row", "link", "vector", "pending"]
     where: str
-    """Scope and id, or what there is to name the place."""
+    """Scope and id, or the location of the bank."""
     what: str
     remedy: str
 
 
 _PAGE = 500
-"""Experiences that are read at once."""
+"""Experiences read per page."""
 
 _RESTORE = "restore a backup (MemoryBank.restore, rb-dspy bank restore)"
-_REINDEX = "make the vectors anew (MemoryBank.reindex, rb-dspy bank reindex)"
+_REINDEX = "create the vectors again (MemoryBank.reindex, rb-dspy bank reindex)"
 
 
 def stats(scope: Scope, reader: Reader, database: Database | None) -> BankStats:
@@ -95,7 +95,7 @@ def stats(scope: Scope, reader: Reader, database: Database | None) -> BankStats:
 
 
 def findings(scope: Scope, reader: Reader, database: Database | None) -> list[Finding]:
-    """What is wrong with the file and with one scope, which ``reader`` reads."""
+    """Check the file and one scope, which ``reader`` reads, and return the problems."""
     problems = database.check() if database else ()
     found = [Finding(kind="file", where=scope.location, what=what, remedy=_RESTORE) for what in problems]
     return [*found, *_rows(scope, reader), *_vectors(scope, reader)]
@@ -111,9 +111,9 @@ def _rows(scope: Scope, reader: Reader) -> Iterator[Finding]:
     for row in reader.items(ended=True):
         texts = MemoryDraft.model_construct(title=row.title, description=row.description, content=row.content)
         if new_item(texts).id != row.id:
-            yield finding(row.id, "its text is not the one that was stored")
+            yield finding(row.id, "its text does not match its id")
         if row.experience not in experiences:
-            yield finding(row.id, "the experience that gave it is missing", "link")
+            yield finding(row.id, "its experience is missing", "link")
     for pending in reader.pending():
         (id,) = grouped([pending.key])
         try:
@@ -134,7 +134,7 @@ def _damaged(reader: Reader) -> Iterator[str]:
 
 
 def _vectors(scope: Scope, reader: Reader) -> Iterator[Finding]:
-    """Rows without a vector, and vectors that cannot be."""
+    """Find rows without a vector, and invalid vectors."""
     embedder = scope.embedder()
     items = reader.items()
     expected = {"item": {row.seq for row in items}, "experience": {row.experience for row in items}}

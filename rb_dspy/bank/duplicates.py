@@ -1,4 +1,4 @@
-"""Lessons that say nearly the same, for people to look at.
+"""Lessons that say nearly the same, for people to review.
 
 Nothing is merged: to an embedder a negated lesson is nearer to the original than a paraphrase is.
 """
@@ -15,17 +15,17 @@ from rb_dspy.errors import InputError
 from rb_dspy.schema import MemoryItem
 
 MOST = 10_000
-"""Pairs that are returned; there can be as many as the square of the number of items."""
+"""Maximum number of pairs returned; all pairs would grow with the square of the number of items."""
 
 _BLOCK = 256
-"""Rows that are compared with all others at once."""
+"""Rows compared with all others at once."""
 
 _TOLERANCE = 1e-5
 """Vectors are stored in half precision, so equal texts may be this far from a cosine of 1."""
 
 
 class NearDuplicate(pydantic.BaseModel):
-    """Two items of a scope, and the cosine of their texts. ``first`` is the one that came first."""
+    """Two items of a scope, and the cosine of their texts. ``first`` was learned first."""
 
     model_config = pydantic.ConfigDict(frozen=True)
 

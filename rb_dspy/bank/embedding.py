@@ -1,4 +1,4 @@
-"""Vectors of texts, checked before they are stored or ranked; and moving a bank to another embedder."""
+"""Embed texts and check the vectors before they are stored or ranked; move a bank to another embedder."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from rb_dspy.protocols import Embedder, Vectors
 _SMALLEST = 1e-6
 
 _BATCH = 100
-"""Texts that ``reindex`` embeds at once; other writers wait for the last batch at most."""
+"""Texts that ``reindex`` embeds at once; other writers wait for the last batch only."""
 
 
 def embed(embedder: Embedder, texts: Sequence[str]) -> Vectors:
-    """Unit float32 rows, shape ``(len(texts), dimension)``. Rows of another length than 1 are scaled.
+    """Embed texts as unit float32 rows, shape ``(len(texts), dimension)``. Rows of another length are scaled.
 
     Raises:
-        InvalidVector: The answer has another shape, or a row is zero or holds NaN or infinity.
-        InfrastructureError: The embedder was cancelled; whoever awaits this thread would take that for its own.
+        InvalidVector: The result has another shape, or a row is zero or contains NaN or infinity.
+        InfrastructureError: The embedder was canceled; ``CancelledError`` would look like a canceled caller.
     """
     try:
         answer = embedder.embed(texts)
     except CancelledError as exc:
-        raise InfrastructureError(f"embedder {embedder.id} broke: {describe_error(exc)}") from exc
+        raise InfrastructureError(f"embedder {embedder.id} failed: {describe_error(exc)}") from exc
     try:
         rows = np.asarray(answer, dtype=np.float64)
     except (TypeError, ValueError) as exc:
-        raise InvalidVector(f"embedder {embedder.id}: not an array of numbers ({exc})") from exc
+        raise InvalidVector(f"embedder {embedder.id}: the result is not an array of numbers ({exc})") from exc
     expected = len(texts), embedder.dimension
     if rows.shape != expected:
-        raise InvalidVector(f"embedder {embedder.id}: gave an array of shape {rows.shape}; expected {expected}")
-    with np.errstate(over="ignore"):  # too large to square is too large to use
+        raise InvalidVector(f"embedder {embedder.id}: returned an array of shape {rows.shape}; expected {expected}")
+    with np.errstate(over="ignore"):  # a row too large to square is rejected below
         lengths = np.linalg.norm(rows, axis=1)
     for row in np.flatnonzero(~(np.isfinite(lengths) & (lengths > _SMALLEST))).tolist():
         kind = "zero" if np.isfinite(lengths[row]) else "NaN or infinite"
@@ -46,20 +46,20 @@ def embed(embedder: Embedder, texts: Sequence[str]) -> Vectors:
 
 
 def reindex(database: Database, embedder: Embedder) -> int:
-    """Make the vectors of ``embedder`` that are missing in all scopes, beside those of the embedder until now; then
-    change over to it in one transaction. Returns how many were made.
+    """Create the missing vectors of ``embedder`` in all scopes, then switch the bank to it in one transaction.
 
-    If the embedder raises, the bank works on as it was, and the next call goes on where this one ended.
+    Returns the number of new vectors. Vectors of the current embedder stay until the switch. If the embedder raises,
+    the bank stays usable, and the next call continues where this one stopped.
 
     Raises:
-        EmbedderMismatch: The embedder has the id of the present one and another dimension.
+        EmbedderMismatch: The embedder has the id of the current one but another dimension.
     """
     made, key = 0, (embedder.id, embedder.dimension)
     with database.reading() as connection:
         current = embedders.embedder_of(connection)
     if current is not None and current[0] == embedder.id and current != key:
         raise EmbedderMismatch(
-            f"{database.location}: has {current[1]} dimensions, and {embedder.id} has {embedder.dimension} now; an"
+            f"{database.location}: has {current[1]} dimensions, but {embedder.id} has {embedder.dimension} now; an"
             " embedder with other vectors needs another id"
         )
     while True:

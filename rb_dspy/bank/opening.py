@@ -1,4 +1,4 @@
-"""From an address to a scope of a database."""
+"""Open a database, and a scope in it, from a URL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POSTGRES = re.compile(r"postgres(ql)?(\+psycopg)?://")
 
 
 def open_database(url: str | Path | None, *, create: bool) -> Database:
-    """The database at ``url``. See ``MemoryBank.open``."""
+    """Open the database at ``url``. See ``MemoryBank.open``."""
     if isinstance(url, str) and _POSTGRES.match(url):
         return PostgresDatabase(url, create=create)
     path = bank_path(url)
@@ -32,7 +32,7 @@ def open_database(url: str | Path | None, *, create: bool) -> Database:
 
 
 def bank_path(url: str | Path | None) -> Path | None:
-    """The file of a bank; None for one in memory. Raises ``InputError``."""
+    """The file of a bank; None for a bank in memory. Raises ``InputError``."""
     if url is None or url == ":memory:":
         return None
     name = os.fspath(url)
@@ -40,17 +40,17 @@ def bank_path(url: str | Path | None) -> Path | None:
         hint = "postgresql://user@host/database"
         if _POSTGRES.match(name):
             hint = "pg_dump and pg_restore (--schema=rb_dspy) for a copy of a bank in PostgreSQL"
-        raise InputError(f"bank {scheme[0]}…: expected a path, or {hint}")  # what follows may hold a password
+        raise InputError(f"bank {scheme[0]}…: expected a path, or {hint}")  # the rest may contain a password
     if not name.strip() or not name.isprintable():
         raise InputError(f"bank {name[:80]!r}: expected a path, :memory:, or postgresql://user@host/database")
     try:
         return Path(name).expanduser()
-    except RuntimeError:  # no such user, or one without a home
+    except RuntimeError:  # no such user, or a user without a home
         raise InputError(f"bank {name[:80]!r}: the home folder is unknown; give the whole path") from None
 
 
 def file_of(url: str | Path) -> Path:
-    """The file of a bank that must have one. Raises ``InputError``."""
+    """The file of a bank. Raises ``InputError`` for a bank that is not in a file."""
     path = bank_path(url)
     if path is None:
         raise InputError(f"bank {url!r}: only a bank in a file can be copied or restored; give its path")
@@ -58,7 +58,7 @@ def file_of(url: str | Path) -> Path:
 
 
 def embedder(value: Embedder | str) -> Embedder:
-    """An embedder, or the one of this name. Raises ``InputError`` or ``MissingDependency``."""
+    """Return the embedder, looked up if ``value`` is a name. Raises ``InputError`` or ``MissingDependency``."""
     if isinstance(value, str):
         return plugins.embedder(value)
     if isinstance(value, type) or plugins.lacks(value, plugins.EMBEDDER):
@@ -67,18 +67,18 @@ def embedder(value: Embedder | str) -> Embedder:
 
 
 def open_searcher(database: Database, scope: SqlScope) -> Searcher:
-    """What ranks the rows of a scope: the database itself if it can, else an index in memory."""
+    """Return the searcher of a scope: the database itself for PostgreSQL, else an index in memory."""
     if isinstance(database, PostgresDatabase):
         return PostgresSearcher(database, scope)
     return StoreSearcher(scope)
 
 
 def open_scope(database: Database, name: str, embedder: Embedder | None, *, create: bool) -> SqlScope:
-    """The scope of this name.
+    """Open the scope ``name``.
 
     Raises:
-        EmbedderMismatch: The bank belongs to another embedder than this one (None: it is not compared).
-        UnknownScope: There is no such scope; the message names those that are there.
+        EmbedderMismatch: The bank belongs to another embedder than ``embedder`` (None: not checked).
+        UnknownScope: The scope does not exist; the message lists the existing scopes.
     """
     with database.reading() as connection:
         if embedder is not None and embedders.embedder_of(connection) is not None:
@@ -88,11 +88,11 @@ def open_scope(database: Database, name: str, embedder: Embedder | None, *, crea
     except UnknownScope as exc:
         with database.reading() as connection:
             known = sql.scope_names(connection)
-        raise UnknownScope(f"{exc}; {_known(name, known) or 'none is there yet'}") from None
+        raise UnknownScope(f"{exc}; {_known(name, known) or 'it has no scopes yet'}") from None
 
 
 def scopes(url: str | Path) -> list[str]:
-    """Names of the scopes of the bank at ``url``, which must be there."""
+    """Names of the scopes of the bank at ``url``, which must exist."""
     database = open_database(url, create=False)
     try:
         with database.reading() as connection:
@@ -102,12 +102,12 @@ def scopes(url: str | Path) -> list[str]:
 
 
 def resolve_mark(scope: Scope, at: str | int) -> int:
-    """The number that ``at`` means: that of a snapshot, or the end of the write that a number belongs to."""
+    """Return the number of a snapshot, or the last number of the write that the number ``at`` belongs to."""
     with scope.reading() as reader:
         if isinstance(at, str):
             marks = {snapshot.name: snapshot.seq for snapshot in reader.snapshots()}
             if at not in marks:
-                known = _known(at, [*marks]) or "snapshot() makes one"
+                known = _known(at, [*marks]) or "snapshot() creates one"
                 raise InputError(f"{scope.location}: scope {scope.name!r} has no snapshot {at!r}; {known}")
             return marks[at]
         mark, number = reader.mark(), int(at)
@@ -117,7 +117,7 @@ def resolve_mark(scope: Scope, at: str | int) -> int:
 
 
 def _known(name: str, names: Sequence[str]) -> str:
-    """The names that there are, and which of them may be meant; empty if there are none."""
+    """List the existing names, with a suggestion for ``name``; empty if there are none."""
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"{hint}known: {', '.join(names[:10])}{', …' if len(names) > 10 else ''}" if names else ""

@@ -1,4 +1,4 @@
-"""Rollouts that were recorded and not learned from yet."""
+"""Rollouts that were recorded but not learned from yet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = logging.getLogger("rb_dspy.bank")
 
 @dataclass(frozen=True)
 class Pending:
-    """Rollouts of one task and one run that nothing was learned from yet; without a run one rollout.
+    """Rollouts of one task and one run that nothing was learned from yet; without a run, one rollout.
 
     ``trajectories`` are ordered by rollout number; ``shown`` are the lessons that the agents were shown and that are
     still in the bank; ``tries`` counts failed tries to learn from them, ``error`` is why the last one failed.
@@ -43,12 +43,12 @@ class Pending:
 
     @property
     def id(self) -> str:
-        """The id of the experience that they become."""
+        """The id of the experience that they will become."""
         return identity(self.task, self.trajectories, run_id=self.run_id)
 
 
 def pending_row(task: Task, trajectory: Trajectory, *, run_id: str, shown: Iterable[str]) -> PendingRow:
-    """A rollout as it is recorded. Raises ``InputError`` if it is of another task, and for a bad run id."""
+    """Convert a rollout to a row. Raises ``InputError`` for a rollout of another task and for a bad run id."""
     return PendingRow(
         key=key_of(task, trajectory, run_id=run_id),
         payload=pack_rollouts(task, [trajectory]),
@@ -64,7 +64,7 @@ def key_of(task: Task, trajectory: Trajectory, *, run_id: str) -> PendingKey:
 
 
 def grouped(keys: Iterable[PendingKey]) -> dict[str, list[PendingKey]]:
-    """What is learned from together, by the id of the experience: the rollouts of a task in a run, else each alone."""
+    """Group keys by the id of their future experience: all of a task in a run, or, without a run, each alone."""
     groups: dict[str, list[PendingKey]] = {}
     for key in keys:
         groups.setdefault(attempt_id(key.run_id, key.task_id) if key.run_id else key.content, []).append(key)
@@ -72,9 +72,9 @@ def grouped(keys: Iterable[PendingKey]) -> dict[str, list[PendingKey]]:
 
 
 def pending_of(rows: Sequence[PendingRow], items: dict[str, MemoryItem], bank: MemoryBank) -> list[Pending]:
-    """The groups of ``rows``, oldest first; ``items`` are those that are still in the bank, by id.
+    """Return the groups of ``rows``, oldest first; ``items`` are the items that are still in the bank, by id.
 
-    A group that cannot be read is left out, with a warning in the log.
+    A group that cannot be read is skipped, with a warning in the log.
     """
     by_key = {row.key: row for row in rows}
     found = []
@@ -86,7 +86,7 @@ def pending_of(rows: Sequence[PendingRow], items: dict[str, MemoryItem], bank: M
                 unpack_rollouts(row.payload, f"pending rollout {id} of {group[0].key.task_id}") for row in group
             ]
         except CorruptBank as exc:
-            _log.warning("%s: left out: %s", bank, exc)
+            _log.warning("%s: skipped: %s", bank, exc)
             continue
         shown = dict.fromkeys(each for row in group for each in row.shown)
         found.append(
@@ -105,7 +105,7 @@ def pending_of(rows: Sequence[PendingRow], items: dict[str, MemoryItem], bank: M
 
 
 def _number(row: PendingRow) -> tuple[bool, int, str]:
-    """Rollouts by number; ids that are no numbers come last, in the order of their letters."""
+    """Sort key: rollouts by number; ids that are not numbers come last, in alphabetical order."""
     id = row.key.rollout_id
     number = id.isdecimal() and id.isascii() and len(id) < 20
     return not number, int(id) if number else 0, id
@@ -119,8 +119,8 @@ _SECRETS = re.compile(r"\bsk-[\w-]{8,}|(?i:\bbearer\s+)[\w.~+/=-]{6,}")
 
 
 def redact(text: str) -> str:
-    """``text`` with ``[redacted]`` for what may be a key: values of environment variables that are named as such, and
-    what looks like an API key or a bearer token.
+    """Replace possible keys in ``text`` with ``[redacted]``: values of environment variables with names such as
+    ``API_KEY``, and text that looks like an API key or a bearer token.
     """
     values = {value for name, value in os.environ.items() if any(word in name.upper() for word in _NAMES)}
     for value in sorted(values, key=len, reverse=True):

@@ -1,4 +1,4 @@
-"""From rows to what callers see: items with their provenances, experiences, and what happened to an id."""
+"""Convert rows to public values: items with their provenances, experiences, and the history of an id."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from rb_dspy.schema import (
 )
 
 _PAGE = 500
-"""Experiences that are read at once."""
+"""Experiences read per page."""
 
 _MOST = 1_000_000_000
-"""Bytes of a payload, at most: what is larger was not written by us."""
+"""Maximum bytes of an unpacked payload; rb_dspy writes no larger ones."""
 
 
 class Rollouts(pydantic.BaseModel):
-    """What a payload holds."""
+    """The content of a payload."""
 
     task: Task
     trajectories: tuple[Trajectory, ...]
@@ -39,18 +39,18 @@ class Rollouts(pydantic.BaseModel):
 
 
 def pack_rollouts(task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] = ()) -> bytes:
-    """Rollouts as compressed JSON."""
+    """Pack rollouts as compressed JSON."""
     value = Rollouts(task=task, trajectories=tuple(trajectories), verdicts=tuple(verdicts)).model_dump()
     return zlib.compress(json.dumps(value, separators=(",", ":")).encode("ascii"), 6)
 
 
 def unpack_rollouts(payload: bytes, what: str) -> Rollouts:
-    """What ``pack_rollouts`` made. Raises ``CorruptBank``, naming ``what``."""
+    """Unpack the result of ``pack_rollouts``. Raises ``CorruptBank``, whose message names ``what``."""
     try:
         engine = zlib.decompressobj()
         text = engine.decompress(payload, _MOST)
         if not engine.eof:
-            raise ValueError("it is cut off, or too large")
+            raise ValueError("it is truncated or too large")
         return Rollouts.model_validate(json.loads(text))
     except (zlib.error, ValueError) as exc:
         raise CorruptBank(f"{what} is damaged ({exc!s:.100}); restore a backup") from None
@@ -64,20 +64,20 @@ def items_of(reader: Reader, ids: Collection[str] | None, scope: str) -> dict[st
 def items_and_givers(
     reader: Reader, ids: Collection[str] | None, scope: str
 ) -> tuple[dict[str, MemoryItem], dict[int, ExperienceRow]]:
-    """``items_of``, and the experiences that gave the items, by number."""
+    """Return ``items_of``, and the experiences of the items, by number."""
     rows: dict[str, list[ItemRow]] = {}
     for row in reader.items(ids=ids):
         rows.setdefault(row.id, []).append(row)
     givers = {row.experience for each in rows.values() for row in each}
     experiences = {row.seq: row for row in reader.experiences(seqs=None if ids is None else givers, ended=True)}
-    for id in list(rows):  # an experience below a fork may have been purged
+    for id in list(rows):  # the base of a fork may have purged the experience
         rows[id] = [row for row in rows[id] if row.experience in experiences]
     ordered = sorted(((id, each) for id, each in rows.items() if each), key=lambda pair: min(map(_place, pair[1])))
     return {id: _item(each, experiences, scope) for id, each in ordered}, experiences
 
 
 def experiences_of(reader: Reader, rows: Iterable[ExperienceRow], scope: str) -> list[Experience]:
-    """Experiences with their items as they are now. The rows need their payload."""
+    """Return experiences with their current items. The rows must include their payload."""
     every = list(rows)
     seqs = [row.seq for row in every]
     rows_of: dict[int, list[ItemRow]] = {}
@@ -99,7 +99,7 @@ def experiences_of(reader: Reader, rows: Iterable[ExperienceRow], scope: str) ->
 
 
 def all_experiences(reader: Reader, scope: str) -> Iterator[Experience]:
-    """Every experience, read in pages; ``reader`` is of a state that does not change."""
+    """Yield every experience, read in pages; ``reader`` must read a state that does not change."""
     after = 0
     while rows := reader.experiences(after=after, limit=_PAGE, payload=True):
         yield from experiences_of(reader, rows, scope)
@@ -107,7 +107,7 @@ def all_experiences(reader: Reader, scope: str) -> Iterator[Experience]:
 
 
 def snapshot_of(reader: Reader, row: SnapshotRow, scope: str) -> Snapshot:
-    """A named state; ``reader`` is of that state. Equal digests mean equal changes in the same order."""
+    """Return a named state, which ``reader`` reads. Equal digests mean equal changes in the same order."""
     digest = sha256()
     for entry in reader.journal():
         digest.update(repr((entry.seq, entry.kind, entry.subject, entry.items)).encode())
@@ -116,7 +116,7 @@ def snapshot_of(reader: Reader, row: SnapshotRow, scope: str) -> Snapshot:
 
 
 def versions_of(reader: Reader, id: str) -> set[str]:
-    """The ids of the texts that an item has, had before, or got later by an edit."""
+    """The ids of an item and of its versions before and after edits."""
     ids, new = {id}, {id}
     while new:
         edits = [entry for entry in reader.journal(subjects=new) if entry.kind == "edit"]
@@ -127,7 +127,7 @@ def versions_of(reader: Reader, id: str) -> set[str]:
 
 
 def history_of(reader: Reader, id: str) -> list[Change]:
-    """What happened to an experience or an item, also to the texts that it had before or got later by an edit."""
+    """Return the changes of an experience or an item, including its versions before and after edits."""
     ids = versions_of(reader, id)
     every = reader.items(ids=ids, ended=True)
     rows = {row.id: row for row in every}

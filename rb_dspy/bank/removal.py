@@ -1,4 +1,4 @@
-"""What goes away with what: the closure of a removal."""
+"""Decide which items and experiences a removal includes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rb_dspy.schema import Removal
 
 @dataclass(frozen=True)
 class Source:
-    """What is to be removed: experiences by their numbers, or items by their ids; and what of it is pending."""
+    """The source to remove: experiences by number, or items by id, with their pending rollouts."""
 
     name: str
     experiences: frozenset[int] = frozenset()
     items: frozenset[str] = frozenset()
 
     def pending(self, reader: Reader, shown: Collection[str] = ()) -> dict[str, list[PendingKey]]:
-        """Groups of pending rollouts that go, by the id of what they would become.
+        """Return the groups of pending rollouts to remove, by the id of their future experience.
 
-        That of this name, those of the run, and those whose agent was shown one of these items.
+        These are the group with this name, the groups of the run, and groups whose agent was shown one of ``shown``.
         """
         kind, _, value = self.name.partition(":")
         run_id = value if kind == "run" and value else None
@@ -38,7 +38,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a removal ends, in order."""
+    """The rows that a removal ends, in order."""
 
     source: Source
     experiences: list[ExperienceRow]
@@ -55,7 +55,7 @@ class Plan:
 
 
 def source_of(reader: Reader, name: str, *, ended: bool, edits: bool) -> Source:
-    """What ``name`` means: ``run:NAME``, ``origin:NAME``, or the id of an experience or an item.
+    """Resolve ``name``: ``run:NAME``, ``origin:NAME``, or the id of an experience or an item.
 
     ``ended``: include experiences that have ended. ``edits``: include later versions of the item.
     """
@@ -79,7 +79,7 @@ def later_ids(reader: Reader, id: str) -> set[str]:
 
 
 def unknown(reader: Reader, id: str, what: str, place: str) -> InputError:
-    """For an id, or a source, of which nothing is here: the error, with what became of it."""
+    """Return the error for an unknown id or source; it says if the id was edited or removed."""
     kind, _, value = id.partition(":")
     if kind in ("run", "origin") and value:
         return InputError(f"{place} has nothing of {kind} {value[:40]!r}")
@@ -93,13 +93,13 @@ def unknown(reader: Reader, id: str, what: str, place: str) -> InputError:
 
 
 def plan(reader: Reader, name: str, kind: Literal["delete", "rollback"], *, descendants: bool) -> Plan:
-    """What goes when what ``name`` means is removed.
+    """Plan the removal of ``name``.
 
     Removing an experience ends its item rows. An item is removed too if no remaining experience contains it, or if an
     experience that had not seen it before is removed and all remaining ones had been shown it, so that they only repeat
-    it. With ``descendants``, experiences whose agents were shown a removed item are removed too, and so on, and pending
-    rollouts like them. Rows that have ended are followed as well: whoever was misled by a lesson goes with it, also
-    after the lesson was deleted.
+    it. With ``descendants``, experiences and pending rollouts whose agents were shown a removed item are removed too,
+    and so on. Ended rows are followed as well: experiences that were shown a lesson are removed even if the lesson was
+    deleted before.
     """
     source = source_of(reader, name, ended=descendants, edits=kind == "rollback")
     removed: set[int] = set()
@@ -132,12 +132,12 @@ def _viewers(reader: Reader, items: Collection[str]) -> set[int]:
 
 
 def _is_removed_with(reader: Reader, id: str, removed: Collection[int]) -> bool:
-    """Whether an item goes with the experiences that go."""
+    """Whether an item is removed together with the experiences in ``removed``."""
     rows = reader.items(ids=[id], ended=True)
     givers = {row.experience for row in rows}
     shown = _viewers(reader, [id])
     living = {row.experience for row in rows if row.ended is None}
-    if not living:  # deleted or edited before: those who said so still hold it
+    if not living:  # the item was deleted or edited before; its experiences still count
         living = {row.seq for row in reader.experiences(seqs=givers)}
     left = living - set(removed)
     source_goes = bool((givers & set(removed)) - shown)

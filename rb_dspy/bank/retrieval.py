@@ -1,4 +1,4 @@
-"""From a query to the lessons that are shown: rank, filter, and look up the winners."""
+"""Find the lessons for a query: filter, rank, and load the best."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Mode = Literal["dense", "lexical", "hybrid"]
 """Rank by the embedder's cosine, by shared words (BM25), or by both (reciprocal rank fusion)."""
 
 _DEPTH = 50
-"""How far down each ranking is read before two are fused; 4 k if that is more."""
+"""Rows read from each ranking before two are fused; 4 k if that is more."""
 
 _SMOOTHING = 60
 """The constant of reciprocal rank fusion (Cormack et al., 2009)."""
 
 Ranking = Callable[[int], list[Hit]]
-"""The best rows, given how many."""
+"""Returns the best rows, at most the given number."""
 
 
 def find(
@@ -39,7 +39,7 @@ def find(
     exclude_tasks: Collection[str],
     polarity: Polarity | None,
 ) -> list[Retrieved]:
-    """See ``MemoryBank.retrieve``. ``embed`` is called at most once, and not at all if there is nothing to find."""
+    """See ``MemoryBank.retrieve``. ``embed`` is called at most once, and never if there are no rows to search."""
     _check(k, unit, mode, min_score, exclude_tasks, polarity)
     own_task = query.id if isinstance(query, Task) else None
     query = normalise((query.key or query.instruction) if isinstance(query, Task) else query)
@@ -56,7 +56,7 @@ def find(
     ranking = rankings[0] if len(rankings) == 1 else _fused(rankings)
     count = k
     while True:
-        hits = ranking(count)  # not in the block below: a searcher has a lock of its own
+        hits = ranking(count)  # outside the block below, because a searcher has its own lock
         passed = hits if min_score is None else [hit for hit in hits if hit.score >= min_score - 1e-5]
         with scope.reading() as reader:
             found = _load_results(reader, scope.name, unit, passed, k, own_task)
@@ -83,18 +83,18 @@ def _check(
             raise InputError(f"{name} {value!r:.40}: expected one of {', '.join(map(repr, allowed))}")
     if k < 0:
         raise InputError(f"k {k!r:.40}: expected 0 or more")
-    if isinstance(exclude_tasks, str):  # a collection too, of letters
+    if isinstance(exclude_tasks, str):  # a str is a collection, too
         raise InputError(f"exclude_tasks {exclude_tasks!r:.40}: expected a list, or a set, of task ids")
     if min_score is not None and not -1 <= min_score <= 1:
         raise InputError(f"min_score {min_score!r:.40}: expected a cosine, -1 to 1, or None")
     if min_score is not None and mode != "dense":
-        raise InputError(f"min_score is a cosine, and mode {mode!r} ranks by something else; leave it out")
+        raise InputError(f"min_score is a cosine and does not apply to mode {mode!r}; remove it")
 
 
 def _load_results(
     reader: Reader, scope: str, unit: Unit, hits: Sequence[Hit], k: int, own_task: str | None
 ) -> list[Retrieved]:
-    """What the rows say. Several rows of an item are one; experiences without items are left out."""
+    """Load the results. Several rows of one item become one result; experiences without items are skipped."""
     seqs = [hit.seq for hit in hits]
     ids: dict[int, tuple[str, ...]]
     if unit == "item":
@@ -130,7 +130,7 @@ def _is_from_task(item: MemoryItem, task_id: str | None) -> bool:
 
 
 def _fused(rankings: Sequence[Ranking]) -> Ranking:
-    """Reciprocal rank fusion; of equal scores the newest first."""
+    """Reciprocal rank fusion; equal scores are ordered newest first."""
 
     def fused(count: int) -> list[Hit]:
         scores: dict[int, float] = {}

@@ -1,9 +1,9 @@
-"""A scope as a file of JSON Lines, and back.
+"""Export a scope to a JSON Lines file, and import it.
 
-The first line is a header: ``format``, ``version``, ``scope``, ``embedder``, ``dimension``, and how many
-``experiences`` follow, one a line, oldest first, each whole: task, trajectories, verdicts, items as they are now,
-provenance. Vectors and the journal are not in it: the file holds what is there, not how it came to be. Ids are made
-again from the texts; those in the file only say which items an agent was shown. Equal states give equal files.
+The first line is a header: ``format``, ``version``, ``scope``, ``embedder``, ``dimension``, and the number of
+``experiences``. Each following line is one complete experience, oldest first: task, trajectories, verdicts, current
+items, provenance. The file has the current state without vectors and journal. The import computes ids from the texts;
+those in the file only say which items an agent was shown. Equal states give equal files.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class _Line(_Part):
 def write(
     path: Path, scope: str, embedder: tuple[str, int] | None, count: int, experiences: Iterable[Experience]
 ) -> None:
-    """Write ``count`` experiences to ``path``, which is replaced when all of it is on disk.
+    """Write ``count`` experiences to ``path``, which is replaced when all of them are on disk.
 
     Raises:
-        InputError: The place cannot hold a file.
-        StorageError: The disk refuses.
+        InputError: ``path`` is not the name of a file.
+        StorageError: The file cannot be written.
     """
     name, dimension = embedder or ("", 0)
     header = _Header(format=FORMAT, version=VERSION, scope=scope, embedder=name, dimension=dimension, experiences=count)
@@ -78,14 +78,14 @@ def write(
 
 
 def read(path: Path, origin: str = "") -> Iterator[NewExperience]:
-    """What ``write`` wrote. The file is untrusted input.
+    """Read a file of ``write``. The file is untrusted input.
 
     Args:
         path: The file.
-        origin: Takes the place of the origins in the file; empty: they stay.
+        origin: Replaces the origins in the file; empty: they stay.
 
     Raises:
-        InputError: A line cannot be used; the message names it.
+        InputError: A line is not valid; the message gives its number.
     """
     real = Path(os.path.realpath(path))
     if is_database(real) or (real.exists() and not real.is_file()):  # a pipe cannot be read twice
@@ -105,12 +105,12 @@ def read(path: Path, origin: str = "") -> Iterator[NewExperience]:
         except InputError as exc:
             raise InputError(f"{place}: {exc}") from None
         if seen.setdefault(line.id, number) != number:
-            raise InputError(f"{place}: experience {line.id} stands in line {seen[line.id]} already; expected it once")
+            raise InputError(f"{place}: experience {line.id} is also in line {seen[line.id]}; expected it once")
         yield new
     if len(seen) != header.experiences:
         raise InputError(
-            f"{path}:{number}: the file ends after {len(seen):,} experiences; expected {header.experiences:,} as its"
-            " first line says: part of it is missing"
+            f"{path}:{number}: the file ends after {len(seen):,} experiences; expected {header.experiences:,} according"
+            " to its first line: part of it is missing"
         )
 
 
@@ -163,7 +163,7 @@ def _header(value: dict[str, Any], place: str) -> _Header:
     version = value.get("version")
     if isinstance(version, int) and version > VERSION:
         raise InputError(
-            f"{place}: version {str(version)[:20]} of the format, written by a newer rb_dspy; expected at most"
+            f"{place}: version {str(version)[:20]} of the format was written by a newer rb_dspy; expected at most"
             f" {VERSION}: upgrade rb_dspy"
         )
     try:

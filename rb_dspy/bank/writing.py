@@ -1,4 +1,4 @@
-"""What a bank writes: each function is one transaction's decisions, the same for every store."""
+"""The writes of a bank: each function decides what one transaction writes, the same for every store."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from rb_dspy.protocols import Embedder, Vectors
 from rb_dspy.schema import MemoryDraft, Removal
 
 _BATCH = 500
-"""Experiences of one transaction of ``append``."""
+"""Experiences per transaction of ``append``."""
 
 
 def append(scope: Scope, embedder: Callable[[], Embedder], every: Iterable[NewExperience]) -> list[str]:
-    """Store experiences, in transactions of 500; returns their ids. Nothing is embedded for what is stored already."""
+    """Store experiences in transactions of 500; returns their ids. Stored experiences are not embedded again."""
     ids: list[str] = []
     rest = iter(every)
     while batch := list(islice(rest, _BATCH)):
@@ -58,9 +58,9 @@ def append(scope: Scope, embedder: Callable[[], Embedder], every: Iterable[NewEx
 
 
 def _append(writer: Writer, page: Sequence[NewExperience], vectors: dict[str, list[Vectors]]) -> None:
-    """Store experiences with their items, and remove what was pending of them; those that are stored, or were, stay.
+    """Store experiences with their items, and remove their pending rollouts; stored or removed ones are skipped.
 
-    ``vectors``: by id, that of the instruction, then those of the items.
+    ``vectors``: by experience id, the vector of the instruction, then those of the items.
     """
     writer.remove_pending(_covered(writer, page))
     stored = {row.id for row in writer.experiences(ids=[new.id for new in page], ended=True)}
@@ -88,9 +88,9 @@ def _append(writer: Writer, page: Sequence[NewExperience], vectors: dict[str, li
 
 
 def without_removed(reader: Reader, drafts: Sequence[MemoryDraft], note: str) -> tuple[list[MemoryDraft], str]:
-    """The drafts without those whose exact text was removed by an edit, delete or rollback of that item.
+    """Drop drafts whose exact text was removed by an edit, delete or rollback of that item.
 
-    Also the note, which names what is left out.
+    Returns the other drafts, and the note, which lists the dropped ones.
     """
     left, gone = [], []
     for draft in drafts:
@@ -107,7 +107,7 @@ def without_removed(reader: Reader, drafts: Sequence[MemoryDraft], note: str) ->
 
 
 def snapshot(writer: Writer, name: str, place: str) -> SnapshotRow:
-    """Name the present state. Raises ``InputError`` if the name is taken by another one."""
+    """Name the current state. Raises ``InputError`` if another state has this name."""
     mark = writer.mark()
     row = next((each for each in writer.snapshots() if each.name == name), None)
     if row is None:
@@ -115,17 +115,16 @@ def snapshot(writer: Writer, name: str, place: str) -> SnapshotRow:
         writer.add_snapshot(row)
     elif row.seq != mark:
         raise InputError(
-            f"{place}: snapshot {name!r} is of the state at {row.seq}, and the bank is at {mark} now; choose another"
-            " name"
+            f"{place}: snapshot {name!r} is the state at {row.seq}, but the bank is at {mark} now; choose another name"
         )
     return row
 
 
 def record(writer: Writer, row: PendingRow, location: str) -> None:
-    """Store a rollout that is not judged yet; nothing if it is stored, or was learned from.
+    """Store a rollout that is not judged yet. Does nothing if it is stored or was learned from.
 
     Raises:
-        InputError: What was learned from it was removed since.
+        InputError: The experience that was learned from it was removed.
     """
     id = attempt_id(row.key.run_id, row.key.task_id) if row.key.run_id else row.key.content
     stored = writer.experiences(ids=[id], ended=True)
@@ -136,15 +135,15 @@ def record(writer: Writer, row: PendingRow, location: str) -> None:
 
 
 def edit(writer: Writer, id: str, new: NewItem, vector: Vectors, note: str, location: str) -> None:
-    """Give an item another text, wherever it was given: its rows end, and rows of the new text begin.
+    """Replace the text of an item in all its experiences: end its rows, and add rows with the new text.
 
     Raises:
-        InputError: The item is gone, or has another text by now.
+        InputError: The item was removed or edited meanwhile.
     """
     before = writer.items(ids=[id])
     if not before:
         raise InputError(f"{location}: item {id[:40]!r} was changed or removed meanwhile; look at it again")
-    there = {row.experience for row in writer.items(ids=[new.id])}  # an experience gives a text once
+    there = {row.experience for row in writer.items(ids=[new.id])}  # an experience contains a text only once
     moved = [row for row in before if row.experience not in there]
     last = writer.allocate(1 + len(moved))
     rows = [
@@ -159,7 +158,7 @@ def edit(writer: Writer, id: str, new: NewItem, vector: Vectors, note: str, loca
 
 
 def remove(writer: Writer, name: str, kind: Literal["delete", "rollback"], *, descendants: bool, note: str) -> Removal:
-    """End what ``removal.plan`` finds."""
+    """End the rows of ``removal.plan``."""
     going = plan(writer, name, kind, descendants=descendants)
     writer.remove_pending([key for keys in going.pending.values() for key in keys])
     if not going.experiences and not going.rows:
@@ -177,9 +176,9 @@ def remove(writer: Writer, name: str, kind: Literal["delete", "rollback"], *, de
 
 
 def purge(writer: SqlWriter, name: str) -> Removal:
-    """Delete what ``name`` means for good: experiences with their item rows, or an item with all texts that it had.
+    """Permanently delete ``name``: experiences with their item rows, or an item in all its versions.
 
-    The experience of a handwritten lesson has its text, and goes with it.
+    The experience of a handwritten lesson contains its text, so it is deleted, too.
     """
     source = source_of(writer, name, ended=True, edits=False)
     pending = source.pending(writer)
@@ -205,7 +204,7 @@ def purge(writer: SqlWriter, name: str) -> Removal:
 
 
 def removed_since(location: str, task_id: str, id: str) -> InputError:
-    """For an attempt that was learned from and removed."""
+    """Return the error for an attempt that was learned from and removed."""
     return InputError(
         f"{location}: this attempt at {task_id[:40]!r} was learned from as {id} and removed since; name another run_id"
     )
@@ -228,7 +227,7 @@ def _item_row(item: NewItem, seq: int, experience: ExperienceRow) -> ItemRow:
 
 
 def _covered(reader: Reader, page: Sequence[NewExperience]) -> list[PendingKey]:
-    """Pending rollouts that these experiences were made of: in a run all of its task."""
+    """Pending rollouts that these experiences include: in a run, all rollouts of the task."""
     run_id, task_id = (page[0].row.run_id, page[0].row.task_id) if len(page) == 1 else (None, None)
     waiting = {row.key for row in reader.pending(run_id=run_id, task_id=task_id)}
     if not waiting:

@@ -1,6 +1,6 @@
-"""Rollouts of agents that are not ours, as trajectories.
+"""Convert rollouts of other agents to trajectories.
 
-One file a format: ``trajectory`` (our own fields and steps), ``chat_messages`` (OpenAI and Anthropic), ``langchain``,
+One file per format: ``trajectory`` (our own fields and steps), ``chat_messages`` (OpenAI and Anthropic), ``langchain``,
 ``responses`` (OpenAI) and ``dspy_agents``. One list may mix the message formats, as client libraries do.
 """
 
@@ -126,5 +126,5 @@ def _digest(data: Any) -> str:
     try:
         text = json.dumps(data, sort_keys=True)
     except ValueError as exc:  # an integer with thousands of digits
-        raise InvalidTrajectory(f"the trajectory has no JSON form: {exc}") from None
+        raise InvalidTrajectory(f"the trajectory cannot be written as JSON: {exc}") from None
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]

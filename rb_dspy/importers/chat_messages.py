@@ -13,7 +13,7 @@ ROLES = {"human": "user", "ai": "assistant", "function": "tool", "developer": "s
 """Other names of the four roles."""
 
 CALLS = ("tool_use", "tool_call", "function_call", "custom_tool_call")
-"""Types of the content blocks that call a tool, whole or as an ending (``server_tool_use``)."""
+"""Types of the content blocks that call a tool, or suffixes of such types (``server_tool_use``)."""
 
 
 def matches(message: dict[str, Any]) -> bool:
@@ -22,7 +22,7 @@ def matches(message: dict[str, Any]) -> bool:
 
 
 def read(message: dict[str, Any], conversation: Conversation) -> None:
-    """Add a message to the conversation. The system's messages are left out."""
+    """Add a message to the conversation. System messages are skipped."""
     role = ROLES.get(str(message["role"]), message["role"])
     if role == "assistant":
         _read_assistant(message, conversation)
@@ -48,7 +48,7 @@ def read_call(call: Any, conversation: Conversation, observation: str = "") -> N
 
 
 def read_result(result: dict[str, Any], content: Any, conversation: Conversation) -> None:
-    """Add what a tool returned: ``content`` of the message, block or item ``result``."""
+    """Add the result of a tool: ``content`` of the message, block or item ``result``."""
     failed = bool(result.get("is_error")) or result.get("status") in ("error", "failed")
     id, name = _id(result, "tool_call_id", "tool_use_id", "call_id"), result.get("name") or result.get("tool_name")
     conversation.result(as_text(content), id, as_text(name), failed)

@@ -13,7 +13,7 @@ import pydantic
 from rb_dspy.errors import InvalidTrajectory
 
 THOUGHTS = frozenset({"thinking", "reasoning", "reasoning_text", "summary_text"})
-"""Types of the parts that hold a thought."""
+"""Types of the parts that contain a thought."""
 
 _TEXTS = THOUGHTS | {"text", "input_text", "output_text", "refusal"}
 _MEDIA = {
@@ -37,10 +37,10 @@ _MAX_DEPTH = 100
 def plain(value: Any, depth: int = 0) -> Any:
     """Convert mappings, sequences and the objects of client libraries to dicts and lists; other objects to their text.
 
-    Encrypted content, which only the provider can read, is left out.
+    Encrypted content, which only the provider can read, is skipped.
 
     Raises:
-        InvalidTrajectory: The value is nested too deeply, or holds itself.
+        InvalidTrajectory: The value is nested too deeply, or contains itself.
     """
     if value is None or isinstance(value, str | bool | int | float):
         return value
@@ -85,7 +85,7 @@ def as_text(content: Any) -> str:
 
 
 def part_text(part: dict[str, Any]) -> str:
-    """The text of a message's part; ``[image]``, ``[audio]``, ``[video]`` or ``[file]`` for what has none."""
+    """The text of a message's part; ``[image]``, ``[audio]``, ``[video]`` or ``[file]`` for a part without text."""
     words = [part[name] for name in _TEXT_KEYS if part.get(name) is not None]
     if kind(part) in _TEXTS and (words or _NON_TEXT_KEYS.issuperset(part)):
         return join(map(as_text, words))
@@ -107,7 +107,7 @@ def verbatim(value: Any) -> str:
 
 
 def join(texts: Iterable[str]) -> str:
-    """The texts that are not empty, one a line."""
+    """Join the texts that are not empty, one per line."""
     return "\n".join(filter(None, texts))
 
 

@@ -23,7 +23,7 @@ class Conversation:
     """Builds steps from what user, assistant and tools say, in order.
 
     The assistant's text is the thought of the tool calls that follow it in its turn. Text without a call is an action
-    of its own, and the user's next message its observation. What the user says before the first step is the first
+    of its own, and the user's next message is its observation. User messages before the first step are the first
     observation. Each of several parallel calls is a step; the first one has the thought.
     """
 
@@ -37,20 +37,20 @@ class Conversation:
         self._answer: str | None = None
 
     def begin_turn(self) -> None:
-        """The assistant begins a new message."""
+        """Begin a new message of the assistant."""
         self._end_text()
         self._turn += 1
 
     def think(self, text: str) -> None:
-        """The assistant thinks."""
+        """Add a thought of the assistant."""
         self._thoughts += [text] if text else []
 
     def say(self, text: str) -> None:
-        """The assistant says something."""
+        """Add a text of the assistant."""
         self._texts += [text] if text else []
 
     def call(self, name: str, arguments: str, id: str, observation: str = "") -> None:
-        """The assistant calls a tool. ``observation``: what is known of the result already."""
+        """Add a tool call. ``observation``: the part of the result that is already known."""
         thought = join([*self._thoughts, *self._texts])
         step = {"thought": thought, "action": f"{name}({arguments})", "observation": observation}
         self._thoughts, self._texts, self._answer = [], [], None
@@ -58,9 +58,9 @@ class Conversation:
         self._pending.append(_Call(id, name, self._turn, step))
 
     def result(self, text: str, id: str, name: str = "", failed: bool = False) -> None:
-        """A tool returns: the result of the pending call ``id``, or of the call ``name`` if it has no id.
+        """Add the result of the pending tool call ``id``, or of the call ``name`` if it has no id.
 
-        Calls that share an id (some servers number them anew in each turn) are told apart by name, then by turn, the
+        If calls share an id (some servers restart ids in each turn), the call is chosen by name, then by turn, the
         latest first, then by order.
         """
         self._end_text()
@@ -74,7 +74,7 @@ class Conversation:
         call.step["observation"] = join([call.step["observation"], f"[error] {text}" if failed else text])
 
     def observe(self, text: str) -> None:
-        """The user says something."""
+        """Add a message of the user."""
         self._end_text()
         if self._steps:
             self._steps[-1]["observation"] = join([self._steps[-1]["observation"], text])
@@ -82,7 +82,7 @@ class Conversation:
             self._opening.append(text)
 
     def fields(self) -> dict[str, Any]:
-        """End the conversation: ``steps``, ``first_observation`` and ``answer`` of the trajectory."""
+        """End the conversation and return ``steps``, ``first_observation`` and ``answer`` of the trajectory."""
         self._end_text()
         if self._thoughts:
             self._steps.append({"thought": join(self._thoughts), "action": "", "observation": ""})

@@ -1,6 +1,6 @@
-"""What DSPy's agents return: ``ReAct``, ``ReActV2``, ``CodeAct``, ``RLM``, ``ProgramOfThought`` and plain modules.
+"""Read results of DSPy agents: ``ReAct``, ``ReActV2``, ``CodeAct``, ``RLM``, ``ProgramOfThought`` and plain modules.
 
-``ReAct`` and ``CodeAct`` number what happened (``thought_0``, ``tool_name_0``, ``observation_0``), ``RLM`` lists turns
+``ReAct`` and ``CodeAct`` number their fields (``thought_0``, ``tool_name_0``, ``observation_0``), ``RLM`` lists turns
 of code, ``ReActV2`` has a ``dspy.History`` of tool calls. ``ProgramOfThought`` and modules that are no agents return
 their outputs, and at most a ``reasoning``.
 """
@@ -16,11 +16,11 @@ from rb_dspy.importers.content import join, verbatim
 _NUMBERED = re.compile(r"(thought|tool_name|tool_args|observation|generated_code|code_output)_(\d{1,6})")
 
 _NOT_OUTPUTS = ("trajectory", "history", "reasoning", "final_reasoning", "termination_reason")
-"""What a prediction of an agent holds besides the outputs of its signature."""
+"""Fields of an agent's prediction that are not outputs of its signature."""
 
 _TURN = ("next_thought", "tool_calls")
 _SUBMIT = "submit"
-"""The tool with which ``ReActV2`` hands in its outputs."""
+"""The tool with which ``ReActV2`` submits its outputs."""
 
 _Step = dict[str, str]
 
@@ -41,7 +41,7 @@ def is_history(turns: list[dict[str, Any]]) -> bool:
 
 
 def read_prediction(fields: dict[str, Any], trajectory: dict[str, Any]) -> dict[str, Any]:
-    """Read a prediction, of which ``trajectory`` is read already.
+    """Read a prediction; ``trajectory`` has the fields that were already read from its turns.
 
     The answer is the output, or all outputs as JSON if there are several.
     """
@@ -53,7 +53,7 @@ def read_prediction(fields: dict[str, Any], trajectory: dict[str, Any]) -> dict[
 
 
 def numbered_steps(fields: dict[str, Any]) -> list[_Step]:
-    """Steps of ``ReAct`` or ``CodeAct``."""
+    """Read the steps of ``ReAct`` or ``CodeAct``."""
     turns: dict[int, dict[str, Any]] = {}
     for name, value in fields.items():
         if match := _NUMBERED.fullmatch(name):
@@ -62,7 +62,7 @@ def numbered_steps(fields: dict[str, Any]) -> list[_Step]:
 
 
 def code_steps(turns: list[dict[str, Any]]) -> list[_Step]:
-    """Steps of ``RLM``."""
+    """Read the steps of ``RLM``."""
     names = {"thought": "reasoning", "action": "code", "observation": "output"}
     return [{name: verbatim(turn.get(source)) for name, source in names.items()} for turn in turns]
 
@@ -79,7 +79,7 @@ def read_history(turns: list[dict[str, Any]]) -> dict[str, Any]:
             raise InvalidTrajectory(f"message {i}: a tool call is not a dict; expected the history of ReActV2")
         submitted = next((_dict(call.get("args")) for call in calls if call.get("name") == _SUBMIT), {})
         inputs = [f"{name}: {verbatim(value)}" for name, value in turn.items() if name not in (*_TURN, *submitted)]
-        if steps:  # the user went on with the conversation
+        if steps:  # the user continued the conversation
             steps[-1]["observation"] = join([steps[-1]["observation"], *inputs])
         else:
             opening += inputs

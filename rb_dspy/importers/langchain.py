@@ -1,4 +1,4 @@
-"""Messages of LangChain and LangGraph: objects, their dicts, and the forms that they are saved in."""
+"""Messages of LangChain and LangGraph: objects, their dicts, and their saved forms."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROLES = {
 """``type`` of a message -> its role. Chunks are streamed messages that were added up."""
 
 _ADDITIONAL_KEYS = ("reasoning_content", "refusal", "function_call")
-"""What stands in ``additional_kwargs`` and nowhere else."""
+"""Fields that are only in ``additional_kwargs``."""
 
 
 def matches(message: dict[str, Any]) -> bool:
@@ -33,7 +33,7 @@ def read(message: dict[str, Any], conversation: Conversation) -> None:
     role = message.get("role") or _ROLES[kind(message)]
     content, extra = message.get("content"), message.get("additional_kwargs")
     if isinstance(content, list) and (message.get("tool_calls") or message.get("invalid_tool_calls")):
-        # Content has the provider's form of the same calls.
+        # Content repeats the same calls in the provider's form.
         content = [part for part in content if not (isinstance(part, dict) and kind(part) in chat_messages.CALLS)]
     aside = {name: extra[name] for name in _ADDITIONAL_KEYS if name in extra} if isinstance(extra, dict) else {}
     if message.get("tool_calls"):

@@ -35,7 +35,7 @@ def read_steps(steps: Sequence[Any]) -> list[Any]:
 
 
 def beside_messages(state: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a trajectory that stand beside ``messages``; a state may have any others, too.
+    """Return the trajectory's fields next to ``messages``; other fields of the state are ignored.
 
     LangGraph's ``structured_response`` is the answer if there is no ``answer``.
     """
@@ -50,7 +50,7 @@ def beside_messages(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def validate(fields: dict[str, Any]) -> Trajectory:
-    """A trajectory of these fields.
+    """Build a trajectory from its fields.
 
     Raises:
         InvalidTrajectory: A field is unknown, missing or of the wrong type, or there is neither a step nor an answer.

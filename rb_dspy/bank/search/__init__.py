@@ -1,1 +1,1 @@
-"""Ranking rows by meaning and by words."""
+"""Rank rows by meaning and by words."""

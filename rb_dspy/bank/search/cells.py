@@ -1,4 +1,4 @@
-"""The cells of a large index, and a disposable file of them, so that the next process need not compute them again.
+"""The cells of a large index, and a disposable cache file, so that the next process need not compute them again.
 
 The file has cluster centers and the number of each row's cell, but no rows: about 5 MB for a million rows.
 """
@@ -21,37 +21,37 @@ from rb_dspy.errors import RBError
 from rb_dspy.protocols import Vectors
 
 _VERSION = 1
-"""Of the file's format; part of the checksum."""
+"""Version of the file format; part of the checksum."""
 
 _SAMPLE = 997
-"""One row in so many is compared with those that the file was computed from."""
+"""One row in this many is hashed into the file's key."""
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Cells, and the cell of each of the first rows."""
+    """Centers of the cells, and the cell of each of the first rows."""
 
     centroids: Vectors
     cell_of: NDArray[np.int64]
 
 
 class CellFile:
-    """A file for its owner only. It is replaced as a whole, and ignored if it is damaged or of other rows."""
+    """A file for its owner only. It is replaced as a whole, and ignored if it is damaged or for other rows."""
 
     def __init__(self, path: Path, state: tuple[object, ...], current: Callable[[], tuple[object, ...]]) -> None:
-        """Touch nothing yet.
+        """Set the path; the file is not read or written yet.
 
         Args:
             path: The file; it need not exist.
             state: Embedder and epoch of the rows.
-            current: Returns embedder and epoch of the bank as it is now.
+            current: Returns the current embedder and epoch of the bank.
         """
         self._path = path
         self._state = state
         self._current = current
 
     def read(self, vectors: Vectors) -> Cells | None:
-        """The cells of the first of these rows, if the file has them."""
+        """Return the cells of the first of these rows, or None if the file does not have them."""
         try:
             data = self._path.read_bytes()
         except OSError:
@@ -65,7 +65,7 @@ class CellFile:
         return cells if rows <= len(vectors) and key == self._key(vectors[:rows]) else None
 
     def write(self, cells: Cells, vectors: Vectors) -> None:
-        """Replace the file, if the disk allows it. Nothing is left if the bank was purged meanwhile."""
+        """Replace the file; disk errors are ignored. The file is deleted if the bank was purged meanwhile."""
         key = self._key(vectors[: len(cells.cell_of)])
         stream = io.BytesIO()
         np.savez(stream, key=np.array(key), centroids=cells.centroids, cell_of=cells.cell_of.astype(np.int32))
@@ -78,16 +78,16 @@ class CellFile:
                 os.replace(unfinished, self._path)
             except OSError:
                 os.unlink(unfinished)
-        # A purge deletes the files after its commit. If that was before the replacement, the epoch is another one now.
+        # A purge deletes the files after its commit. If this call then created the file again, the epoch has changed.
         try:
             purged = self._current() != self._state
-        except RBError:  # the bank is closed: nobody can say
+        except RBError:  # the bank is closed, so this is unknown
             purged = True
         if purged:
             self._path.unlink(missing_ok=True)
 
     def _key(self, vectors: Vectors) -> str:
-        """What the file was computed from: a sample of the rows, and the last."""
+        """The key of the rows: a hash of a sample and of the last row."""
         sample = zlib.crc32(vectors[-1:].tobytes(), zlib.crc32(vectors[::_SAMPLE].tobytes()))
         return repr((*self._state, vectors.shape, sample))
 

@@ -1,6 +1,6 @@
 """Approximate search in large indexes: FAISS cells (IVF) over the first rows, built by a thread in the background.
 
-It only names candidates. ``VectorIndex`` computes their scores from its own rows, applies the filter, searches the
+It only returns candidates. ``VectorIndex`` computes their scores from its own rows, applies the filter, searches the
 later rows exactly, and searches all rows exactly when too few candidates pass.
 """
 
@@ -21,50 +21,50 @@ from rb_dspy.bank.search.cells import CellFile, Cells
 from rb_dspy.protocols import Vectors
 
 EXACT_ROWS: Final = 200_000
-"""Up to so many rows search is exact."""
+"""Search is exact up to this many rows."""
 
 _PROBES = 20
-"""Cells that are searched."""
+"""Cells searched per query."""
 
 _SPARE = 4
-"""Candidates for each row that is asked for; the filter may drop some."""
+"""Candidates per requested row; the filter may drop some."""
 
 _LEAST, _MOST = 64, 2_048
-"""Bounds of the number of candidates; search is exact where more would be needed."""
+"""Limits of the number of candidates; search is exact if more would be needed."""
 
 _TAIL = 64
-"""The later rows are taken into the cells when they are more than this part of the rows there."""
+"""Later rows are added to the cells when there is more than one for this many rows in the cells."""
 
 _SAMPLE, _ROUNDS = 40, 8
-"""k-means: rows a cell that it sees, and rounds."""
+"""k-means: sampled rows per cell, and rounds."""
 
 _STEP = 10_000
-"""Rows that are handled at once; between two steps a build can be stopped."""
+"""Rows per step; a build can be stopped between two steps."""
 
 _log = logging.getLogger("rb_dspy.bank")
 
 
 class Shortlist(NamedTuple):
-    """Places of rows, sorted, that may be the nearest of the first ``rows``."""
+    """Sorted positions of rows that may be the nearest of the first ``rows``."""
 
     places: NDArray[np.int64]
     rows: int
 
 
 class Ivf:
-    """Candidates among the first rows of an index. Readers take no lock; one thread at a time builds.
+    """Finds candidates among the first rows of an index. Readers take no lock; one thread at a time builds.
 
     If a build fails, a warning is logged, and search goes on without it.
     """
 
     def __init__(self, rows: Callable[[], Vectors], exact_rows: int = EXACT_ROWS, file: CellFile | None = None) -> None:
-        """Build nothing yet.
+        """Set the source of the rows; nothing is built yet.
 
         Args:
-            rows: A method that returns all rows of now; rows do not change, new ones are added at the end. It is
-                referred to weakly: a build ends early when the index is gone.
-            exact_rows: Up to so many rows nothing is built.
-            file: Where cells are read from at first, and written to.
+            rows: A method that returns all current rows; rows do not change, new ones are added at the end. The
+                reference is weak: a build stops early when the index no longer exists.
+            exact_rows: Nothing is built up to this many rows.
+            file: File from which cells are first read, and to which they are written.
         """
         self._rows = weakref.WeakMethod(rows)
         self._exact_rows = exact_rows
@@ -74,13 +74,13 @@ class Ivf:
         self._may_build = threading.Lock()
 
     def __len__(self) -> int:
-        """How many rows are in the cells."""
+        """Number of rows in the cells."""
         return 0 if self._index is None else int(self._index.ntotal)
 
     def shortlist(self, vector: Vectors, count: int, total: int) -> Shortlist | None:
-        """What may be among the ``count`` nearest of the ``total`` rows of now; None: search exactly.
+        """Return candidates for the ``count`` nearest of the ``total`` current rows; None: search exactly.
 
-        Starts a build in the background when there are enough rows that are in no cell.
+        Starts a build in the background when enough rows are in no cell.
         """
         if total <= self._exact_rows:
             return None
@@ -98,7 +98,7 @@ class Ivf:
         thread = threading.Thread(target=self._build, args=(total,), name="rb_dspy-ivf", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # no thread can be had now, or Python is ending
+        except RuntimeError:  # no thread can be started, or Python is exiting
             self._may_build.release()
         else:
             _builds.add(thread)
@@ -110,7 +110,7 @@ class Ivf:
             return
         except (ImportError, MemoryError, RuntimeError) as exc:
             _log.warning("approximate search could not be prepared, so search stays exact: %r", exc)
-            return  # it is not tried again
+            return  # it is not retried
         self._may_build.release()
 
     def _build_cells(self, total: int) -> None:
@@ -141,7 +141,7 @@ class Ivf:
         return centroids
 
     def _assigned(self, cells: Cells, total: int) -> Cells:
-        """The same cells, with the cells of all of the first ``total`` rows."""
+        """Assign each of the first ``total`` rows to a cell; the cells stay the same."""
         import faiss
 
         centers = faiss.IndexFlatIP(cells.centroids.shape[1])
@@ -162,7 +162,7 @@ class Ivf:
         index.train(cells.centroids)
         index.nprobe = _PROBES
         for cell, size in enumerate(np.bincount(cells.cell_of, minlength=number).tolist()):
-            index.invlists.resize(cell, size)  # takes the memory once instead of growing
+            index.invlists.resize(cell, size)  # allocates the memory once instead of growing
             index.invlists.resize(cell, 0)
         for start in range(0, len(cells.cell_of), _STEP):
             cell_of = cells.cell_of[start : start + _STEP]
@@ -171,7 +171,7 @@ class Ivf:
         return index
 
     def _current(self) -> Vectors:
-        """All rows of now. They are not held longer than a step, since they may be moved to a larger array."""
+        """All current rows. Use them for one step only, because they may move to a larger array."""
         rows = self._rows()
         if rows is None or _exiting.is_set():
             raise _Stopped
@@ -179,7 +179,7 @@ class Ivf:
 
 
 class _Stopped(Exception):
-    """Nobody needs the build any more."""
+    """The build is no longer needed."""
 
 
 _exiting = threading.Event()
@@ -188,7 +188,7 @@ _builds: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 @atexit.register
 def _stop_builds() -> None:
-    """Let builds end before Python does: a thread in C++ must not find the interpreter gone."""
+    """Wait for builds before Python exits: a thread in C++ still needs the interpreter."""
     _exiting.set()
     for thread in list(_builds):
         thread.join(timeout=5)

@@ -1,4 +1,4 @@
-"""Rank the rows of a scope in PostgreSQL itself: pgvector for vectors, its own full text search for words."""
+"""Rank the rows of a scope in PostgreSQL: pgvector for vectors, PostgreSQL's full text search for words."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from rb_dspy.protocols import Vectors
 from rb_dspy.text import normalise
 
 _EXACT = 10_000
-"""Numbers of a scope up to which its vectors are compared one by one, which is exact; above, the index is used."""
+"""Up to this number in a scope, vectors are compared one by one, which is exact; above, the index is used."""
 
 _MARGIN = 16
-"""More rows than needed that the index is asked for: it compares in half precision, and scores are rounded."""
+"""Extra rows requested from the index, because it compares in half precision and scores are rounded."""
 
 _MOST = 2**31 - 1
-"""The largest number of rows that is asked for."""
+"""Maximum number of rows requested."""
 
 _LONGEST = 2_000
-"""Bytes of a word that PostgreSQL can look for; longer ones are not indexed either."""
+"""Maximum bytes of a word that PostgreSQL can search; longer words are not indexed either."""
 
 
 class PostgresSearcher:
-    """Ranks the rows of a scope in the database; nothing is held in memory.
+    """Ranks the rows of a scope in the database; nothing is cached in memory.
 
     ``matching`` is PostgreSQL's full text search with its English stemmer and ``ts_rank_cd``. That is not BM25: it does
-    not count how rare a word is, words such as "the" and "not" are not looked for, and accents count.
+    not count how rare a word is, words such as "the" and "not" are not searched, and accents count.
     """
 
     def __init__(self, database: PostgresDatabase, scope: SqlScope) -> None:
@@ -52,7 +52,7 @@ class PostgresSearcher:
     def nearest(self, unit: Unit, vector: Vectors, count: int, only: Filter) -> list[Hit]:
         """The rows nearest to ``vector``, filtered before they are ranked.
 
-        In a large scope by the index, which may miss some; if it finds fewer than ``count``, exactly.
+        Uses the index in a large scope. The index may miss rows; if it finds fewer than ``count``, the search is exact.
         """
         where, values = _filters(only)
         values |= self._values(unit) | {"vector": _written(vector), "count": min(count, _MOST), "most": count + _MARGIN}
@@ -84,13 +84,13 @@ class PostgresSearcher:
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[Connection, int]]:
-        """A connection, and the highest number used. Raises ``EmbedderMismatch`` if the bank was moved."""
+        """Yield a connection, and the highest number used. Raises ``EmbedderMismatch`` if the bank was moved."""
         with self._database.reading() as connection:
             mark, _, embedder = self._scope.watermark()
-            if embedder and embedder != self._embedder:  # none: this read began before the first vector
+            if embedder and embedder != self._embedder:  # empty if this read began before the first vector
                 if self._embedder:
                     moved = f"{self._scope.location}: was moved to the embedder {embedder} meanwhile"
-                    raise EmbedderMismatch(f"{moved}; open it, or fork it, again")
+                    raise EmbedderMismatch(f"{moved}; open or fork it again")
                 self._embedder = embedder
             yield connection, mark
 
@@ -115,7 +115,7 @@ def _filters(only: Filter) -> tuple[str, dict[str, Any]]:
     parts = [_OURS, "ended IS NULL" if only.at is None else "seq <= :at AND (ended IS NULL OR ended > :at)"]
     if only.at is not None:
         values["at"] = only.at
-    # what is not as it would be stored is no task's id, and PostgreSQL would refuse some of it
+    # a text that is not normalized is no task's id, and PostgreSQL would reject some of them
     tasks = [task for task in only.exclude_tasks if normalise(task) == task]
     if tasks:
         parts.append("task_id <> ALL(:tasks)")
@@ -130,7 +130,7 @@ def _filters(only: Filter) -> tuple[str, dict[str, Any]]:
 
 
 def _hits(connection: Connection, statement: str, values: dict[str, Any]) -> list[Hit]:
-    """Run it. What the index is limited to is written into the statement, or the planner could not use the index."""
+    """Run the statement. The conditions of the index are literals; the planner could not use it with parameters."""
     indexed = ("unit", "embedder")
     literals: list[Any] = [bindparam(name, values[name], literal_execute=True) for name in indexed]
     others = {name: value for name, value in values.items() if name not in indexed}

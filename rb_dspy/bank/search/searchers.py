@@ -1,4 +1,4 @@
-"""Rank the rows of a scope: an index in memory that follows its store; for a fork that of its base and its own."""
+"""Rank the rows of a scope with an index in memory that follows its store; a fork uses its base's and its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rb_dspy.errors import EmbedderMismatch
 from rb_dspy.protocols import Vectors
 
 _PAGE = 5_000
-"""Rows that are added to an index at once."""
+"""Rows added to an index at once."""
 
 
 class Searcher(Protocol):
@@ -29,7 +29,7 @@ class Searcher(Protocol):
         ...
 
     def is_empty(self, unit: Unit) -> bool:
-        """Whether nothing was ever there to be found."""
+        """Whether the scope has never had rows of this unit."""
         ...
 
     def nearest(self, unit: Unit, vector: Vectors, count: int, only: Filter) -> list[Hit]:
@@ -75,17 +75,17 @@ class StoreSearcher:
         return words.search(query, count, lambda seqs: index.allowed(seqs, only))
 
     def _index(self, unit: Unit) -> tuple[VectorIndex, int]:
-        """The index with everything that was committed before this call, and the last number in it."""
+        """Return the index, with everything committed before this call, and the last number in it."""
         seq, epoch, embedder = self._scope.watermark()
         if epoch != self._epoch:
             with self._lock:
                 self._epoch = epoch
                 self._vectors.clear()
                 self._words.clear()
-        if embedder and embedder != self._embedder:  # none: this read began before the first vector
+        if embedder and embedder != self._embedder:  # empty if this read began before the first vector
             if self._embedder:
                 moved = f"{self._scope.location}: was moved to the embedder {embedder} meanwhile"
-                raise EmbedderMismatch(f"{moved}; open it, or fork it, again")
+                raise EmbedderMismatch(f"{moved}; open or fork it again")
             self._embedder = embedder
         cached = self._vectors.get(unit)
         if cached is not None and cached[1] >= seq:

@@ -1,4 +1,4 @@
-"""Search over the vectors of one scope and unit: exact, and by cells where there are very many."""
+"""Search over the vectors of one scope and unit: exact, or by cells if there are very many."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rb_dspy.bank.store.embedders import unpacked
 from rb_dspy.protocols import Vectors
 
 _NEVER: Final = np.iinfo(np.int64).max
-"""The ``ended`` of a row that lives."""
+"""The ``ended`` of a live row."""
 
 _DIGITS = 5
 """Decimals of a score: vectors are stored in half precision."""
 
 _SHARE = 8
-"""If less than one candidate in so many passes the filter, the nearest that pass may lie elsewhere."""
+"""Search is exact if fewer than one candidate in this many passes the filter."""
 
 _OUT = -2.0
 """The score of a row that may not be returned; cosines are at least -1."""
@@ -31,7 +31,7 @@ _OUT = -2.0
 
 @dataclass(frozen=True)
 class _Rows:
-    """Arrays with room for more rows than ``count``; what is beyond it is not looked at."""
+    """Arrays with room for more rows than ``count``; later rows are ignored."""
 
     count: int
     vectors: Vectors
@@ -44,8 +44,8 @@ class _Rows:
 class VectorIndex:
     """Rows in the order of their numbers. One thread adds at a time; readers take no lock.
 
-    Search is exact up to ``exact_rows`` rows. Beyond, some of the nearest may be missed, but scores are exact, and as
-    many rows are returned as pass the filter.
+    Search is exact up to ``exact_rows`` rows. Beyond that, some of the nearest may be missed, but scores are exact, and
+    ``count`` rows are returned whenever ``count`` pass the filter.
     """
 
     def __init__(self, exact_rows: int = EXACT_ROWS, file: CellFile | None = None) -> None:
@@ -58,7 +58,7 @@ class VectorIndex:
         return self._rows.count
 
     def add(self, new: Sequence[IndexRow]) -> None:
-        """Add rows, all with higher numbers than those before."""
+        """Add rows. Their numbers must be higher than all existing ones."""
         if not new:
             return
         with self._adding:
@@ -76,14 +76,14 @@ class VectorIndex:
             self._rows = _Rows(end, rows.vectors, rows.seqs, rows.ended, rows.tasks, rows.successes)
 
     def end(self, ended: Iterable[tuple[int, int]]) -> None:
-        """Note that rows have ended; numbers that are not here are skipped."""
+        """Mark rows as ended; unknown numbers are skipped."""
         pairs = np.array(list(ended), np.int64).reshape(-1, 2)
         with self._adding:
             places, found = _places(self._rows, pairs[:, 0])
             self._rows.ended[places[found]] = pairs[found, 1]
 
     def search(self, vector: Vectors, count: int, only: Filter) -> list[Hit]:
-        """The ``count`` nearest rows that pass ``only``, best first; of equal scores the newest first."""
+        """The ``count`` nearest rows that pass ``only``, best first; equal scores are ordered newest first."""
         rows = self._rows
         if not rows.count:
             return []
@@ -102,7 +102,7 @@ class VectorIndex:
         return best(rows.seqs[:born], scores, count)
 
     def allowed(self, seqs: Sequence[int], only: Filter) -> list[bool]:
-        """Which of these rows are here and pass ``only``."""
+        """Return for each number whether it is in the index and passes ``only``."""
         rows = self._rows
         places, found = _places(rows, np.asarray(seqs, np.int64))
         passed = np.zeros(len(seqs), np.bool_)
@@ -130,7 +130,7 @@ class VectorIndex:
 
 
 def best(seqs: NDArray[np.int64], scores: NDArray[np.float32], count: int) -> list[Hit]:
-    """The ``count`` best rows above ``_OUT``, best first; of equal scores the newest first."""
+    """The ``count`` best rows above ``_OUT``, best first; equal scores are ordered newest first."""
     chosen = np.flatnonzero(scores > _OUT)
     if count < len(chosen):
         least = np.partition(scores[chosen], -count)[-count]
@@ -142,7 +142,7 @@ def best(seqs: NDArray[np.int64], scores: NDArray[np.float32], count: int) -> li
 
 
 def _places(rows: _Rows, seqs: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Where rows with these numbers are, and which of the numbers are here."""
+    """Return the positions of these numbers, and which of the numbers exist."""
     known = rows.seqs[: rows.count]
     places = np.searchsorted(known, seqs)
     found = places < rows.count
@@ -162,13 +162,13 @@ def _empty(dimension: int, room: int) -> _Rows:
 
 
 def _taken(rows: _Rows, places: NDArray[np.int64] | slice) -> _Rows:
-    """Some of the rows, in their order; without copying them if ``places`` is a slice."""
+    """Select rows, in their order; a slice does not copy them."""
     seqs = rows.seqs[places]
     return _Rows(len(seqs), rows.vectors[places], seqs, rows.ended[places], rows.tasks[places], rows.successes[places])
 
 
 def _grown(rows: _Rows, room: int) -> _Rows:
-    """A copy with room for more, so that readers go on with the arrays they have."""
+    """Copy the rows to larger arrays; readers continue with the old ones."""
     new, count = _empty(rows.vectors.shape[1], room), rows.count
     for name in ("vectors", "seqs", "ended", "tasks", "successes"):
         getattr(new, name)[:count] = getattr(rows, name)[:count]

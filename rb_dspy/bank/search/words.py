@@ -12,7 +12,7 @@ from rb_dspy.bank.store.base import Hit
 _WORDS = re.compile(r"\w+")
 
 _MOST = 200
-"""Different words of a query that are looked for."""
+"""Maximum number of different words searched per query."""
 
 
 class WordIndex:
@@ -28,11 +28,11 @@ class WordIndex:
     def add(self, texts: Iterable[tuple[int, str]]) -> None:
         """Add texts by their numbers."""
         with self._lock, self._database:
-            self._database.execute("BEGIN")  # else each row is a transaction
+            self._database.execute("BEGIN")  # otherwise each row is a transaction
             self._database.executemany("INSERT INTO words(rowid, text) VALUES (?, ?)", texts)
 
     def search(self, query: str, count: int, allowed: Callable[[list[int]], list[bool]]) -> list[Hit]:
-        """The ``count`` best allowed rows that share a word with ``query``; of equal scores the newest first."""
+        """The ``count`` best allowed rows that share a word with ``query``; equal scores newest first."""
         terms = query_words(query)
         if not terms:
             return []

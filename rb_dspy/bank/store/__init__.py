@@ -1,1 +1,1 @@
-"""Where banks are stored: one set of tables and queries for SQLite and PostgreSQL, and overlays for forks."""
+"""Storage of banks: one set of tables and queries for SQLite and PostgreSQL, and overlays for forks."""

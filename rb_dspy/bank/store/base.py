@@ -1,7 +1,7 @@
-"""What a store of banks must do: read one scope at one moment, and write to it in transactions; and its rows.
+"""The interface and rows of a store: read one scope at one moment, and write to it in transactions.
 
-The reads and writes are small on purpose. What they mean together (what counts as the same, what goes with what) is
-decided above, once for all stores.
+The reads and writes are small on purpose. The layer above decides, once for all stores, what counts as a duplicate and
+what a removal includes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNITS: tuple[Unit, ...] = ("experience", "item")
 
 @dataclass(frozen=True, slots=True)
 class ExperienceRow:
-    """An experience. ``payload`` is None unless it was asked for."""
+    """An experience. ``payload`` is None unless it was requested."""
 
     seq: int
     id: str
@@ -42,7 +42,7 @@ class ExperienceRow:
 
 @dataclass(frozen=True, slots=True)
 class ItemRow:
-    """That an experience gave an item: see the table ``items``."""
+    """An item of an experience; see the table ``items``."""
 
     seq: int
     id: str
@@ -78,7 +78,7 @@ class SnapshotRow:
 
 
 class PendingKey(NamedTuple):
-    """What makes a pending rollout the same one in its scope: see the table ``pending``."""
+    """The key of a pending rollout in its scope; see the table ``pending``."""
 
     run_id: str
     task_id: str
@@ -119,8 +119,8 @@ class IndexRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which rows a search may return: those that live at ``at`` (None: now), without those of some tasks, of one
-    polarity, and without the numbers in ``hidden``.
+    """Which rows a search may return: live at ``at`` (None: now), not from ``exclude_tasks``, of ``polarity`` (None:
+    both), and not in ``hidden``.
     """
 
     at: int | None = None
@@ -130,16 +130,16 @@ class Filter:
 
 
 class Hit(NamedTuple):
-    """A row that was found. A higher score is better."""
+    """A search result. A higher score is better."""
 
     seq: int
     score: float
 
 
 class ExperienceFilter(TypedDict, total=False):
-    """Which experiences are read; what is missing or None does not limit them.
+    """Which experiences to read; a key that is missing or None does not limit them.
 
-    ``after``: with higher numbers than this. ``limit``: so many at most. ``payload``: with it.
+    ``after``: only higher numbers than this. ``limit``: maximum number of rows. ``payload``: include it.
     """
 
     after: int
@@ -153,7 +153,7 @@ class ExperienceFilter(TypedDict, total=False):
 
 
 class ItemFilter(TypedDict, total=False):
-    """Which item rows are read; at most one of these."""
+    """Which item rows to read; at most one key may be set."""
 
     ids: Collection[str] | None
     seqs: Collection[int] | None
@@ -161,7 +161,7 @@ class ItemFilter(TypedDict, total=False):
 
 
 class Reader(Protocol):
-    """Reads one scope. Rows come in the order of their numbers; ``ended=True`` adds those that have ended."""
+    """Reads one scope. Rows are ordered by number; ``ended=True`` includes ended rows."""
 
     def mark(self) -> int:
         """The highest number used; 0 in an empty scope."""
@@ -174,7 +174,7 @@ class Reader(Protocol):
     def exposures(
         self, *, experiences: Collection[int] | None = None, items: Collection[str] | None = None
     ) -> list[tuple[int, str]]:
-        """Number of the experience, and the id of an item that its agent was shown."""
+        """Return pairs: number of an experience, and id of an item that its agent was shown."""
         ...
 
     def journal(self, *, subjects: Collection[str] | None = None, item: str | None = None) -> list[Entry]:
@@ -187,10 +187,10 @@ class Reader(Protocol):
 
 
 class Writer(Reader, Protocol):
-    """One transaction: reads see what it wrote; all of it is stored when it ends, or nothing."""
+    """One transaction: its reads see its writes; at the end, all of it is stored, or nothing."""
 
     def allocate(self, count: int) -> int:
-        """Take the next ``count`` numbers and return the last of them."""
+        """Reserve the next ``count`` numbers and return the last of them."""
         ...
 
     def add(
@@ -217,35 +217,35 @@ class Writer(Reader, Protocol):
 
 
 class Scope(Protocol):
-    """A scope of a store, or of a fork. Safe to use from threads, and beside other processes if the store is shared."""
+    """A scope of a store, or of a fork. Safe to use from threads, and from several processes if the store is shared."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def location(self) -> str:
-        """Where the store is, for people."""
+        """Where the store is, for messages."""
         ...
 
     def reading(self) -> AbstractContextManager[Reader]:
-        """A block whose reads, on this thread, are of one moment: the present state when it begins.
+        """Open a block whose reads, on this thread, all see the state at its beginning.
 
-        No searcher may be asked within: it has a lock of its own.
+        Do not call a searcher inside it: a searcher has its own lock.
         """
         ...
 
     def at(self, mark: int) -> Reader:
-        """The state at ``mark``."""
+        """Return a reader of the state at ``mark``."""
         ...
 
     def write(self, *, embedder: tuple[str, int] | None = None) -> AbstractContextManager[Writer]:
-        """A transaction.
+        """Open a transaction.
 
         Args:
-            embedder: Id and dimension of the vectors that are written; None if there are none.
+            embedder: Id and dimension of the embedder whose vectors are written; None if there are none.
 
         Raises:
-            EmbedderMismatch: The bank belongs to another embedder by now.
+            EmbedderMismatch: The bank belongs to another embedder.
             StorageError: The database cannot be written.
         """
         ...
@@ -255,5 +255,5 @@ class Scope(Protocol):
         ...
 
     def index_rows(self, unit: Unit, *, after: int, upto: int) -> Iterator[IndexRow]:
-        """Rows with a vector, also those that have ended, with numbers above ``after`` and up to ``upto``."""
+        """Yield rows with a vector, including ended rows, with numbers above ``after`` and up to ``upto``."""
         ...

@@ -1,4 +1,4 @@
-"""Which embedder a bank belongs to, and the vectors that it made; the bank's metadata."""
+"""The embedder of a bank, its vectors, and the bank's metadata."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def meta(connection: Connection) -> dict[str, str]:
 
 
 def meta_value(key: str) -> Any:
-    """One of them, as part of a statement."""
+    """One value of the metadata, as part of a statement."""
     return select(tables.meta.c.value).where(tables.meta.c.key == key).scalar_subquery()
 
 
@@ -46,8 +46,8 @@ def check_embedder(connection: Connection, embedder: tuple[str, int], location: 
         set_meta(connection, embedder=embedder[0], dimension=embedder[1])
     elif current != embedder:
         raise EmbedderMismatch(
-            f"{location}: belongs to the embedder {current[0]} ({current[1]} dimensions), opened with {embedder[0]}"
-            f" ({embedder[1]}); open it again with the first, or move it to the second with reindex"
+            f"{location}: belongs to the embedder {current[0]} ({current[1]} dimensions), but was opened with"
+            f" {embedder[0]} ({embedder[1]}); open it again with the first, or move it to the second with reindex"
         )
 
 
@@ -61,7 +61,7 @@ class Text(NamedTuple):
 
 
 def unembedded(connection: Connection, embedder: str, limit: int | None) -> list[Text]:
-    """Texts of all scopes, also of rows that have ended, that have no vector of ``embedder``; at most ``limit``."""
+    """Return texts of all scopes without a vector of ``embedder``, including ended rows; at most ``limit``."""
     found: list[Text] = []
     for unit in UNITS:
         table, vectors = rows_of(unit), tables.vectors
@@ -69,7 +69,7 @@ def unembedded(connection: Connection, embedder: str, limit: int | None) -> list
         query = select(table.c.scope_id, table.c.seq, *texts_of(table)).where(
             ~exists().where(same, vectors.c.unit == unit, vectors.c.embedder == embedder)
         )
-        if unit == "experience":  # one without items is never retrieved
+        if unit == "experience":  # an experience without items is never retrieved
             items = tables.items
             gave = (items.c.scope_id == table.c.scope_id) & (items.c.experience == table.c.seq)
             query = query.where(exists().where(gave))
@@ -80,7 +80,7 @@ def unembedded(connection: Connection, embedder: str, limit: int | None) -> list
 
 
 def add_vectors(connection: Connection, embedder: str, texts: Sequence[Text], rows: Iterable[Vectors]) -> int:
-    """Store the vectors of ``texts``; returns how many."""
+    """Store the vectors of ``texts``; returns their number."""
     values = [
         {"scope_id": text.scope_id, "unit": text.unit, "seq": text.seq, "embedder": embedder, "data": packed(row)}
         for text, row in zip(texts, rows, strict=True)
@@ -91,7 +91,7 @@ def add_vectors(connection: Connection, embedder: str, texts: Sequence[Text], ro
 
 
 def change_over(connection: Connection, embedder: tuple[str, int], *, added: bool) -> None:
-    """Let the bank belong to ``embedder``, and delete the vectors of others. ``added``: vectors were made."""
+    """Move the bank to ``embedder``, and delete the vectors of others. ``added``: vectors were created."""
     values = meta(connection)
     moved = values.get("embedder") != embedder[0]
     if moved:
@@ -101,12 +101,12 @@ def change_over(connection: Connection, embedder: tuple[str, int], *, added: boo
 
 
 def packed(vector: Vectors) -> bytes:
-    """A unit row in half precision, which moves a cosine by some 1e-5 and halves the space."""
+    """Pack a unit row in half precision, which changes a cosine by about 1e-5 and halves the space."""
     return vector.astype("<f2").tobytes()
 
 
 def unpacked(data: Iterable[bytes], dimension: int) -> Vectors:
-    """Unit float32 rows, shape ``(n, dimension)``."""
+    """Unpack unit float32 rows, shape ``(n, dimension)``."""
     rows: Vectors = np.frombuffer(b"".join(data), dtype="<f2").reshape(-1, dimension).astype(np.float32)
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
     return rows

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class OverlayReader:
-    """What ``below`` shows without the rows that are ``hidden``, then what ``own`` shows (None: nothing)."""
+    """Reads the rows of ``below`` that are not in ``hidden``, then those of ``own`` (None: no rows)."""
 
     def __init__(self, below: Reader, own: Reader | None, mark: int, hidden: Mapping[int, int], at: int | None) -> None:
         self._below = below
@@ -73,7 +73,7 @@ class OverlayReader:
         return self._both(lambda reader: reader.snapshots())
 
     def pending(self, *, run_id: str | None = None, task_id: str | None = None) -> list[PendingRow]:
-        """Of the overlay alone: what waits below is left to whoever recorded it."""
+        """Return pending rollouts of the overlay only; those of the base stay with the base."""
         return [] if self._own is None else self._own.pending(run_id=run_id, task_id=task_id)
 
     def _visible(self, rows: Sequence[R], ended: bool) -> list[R]:
@@ -85,7 +85,7 @@ class OverlayReader:
 
 
 def visible(rows: Sequence[R], hidden: Mapping[int, int], mark: int, at: int | None, ended: bool) -> Iterator[R]:
-    """Rows from below as the overlay shows them: ended where it hides them, and not where they ended after ``mark``."""
+    """Yield rows of the base as the overlay sees them: ended if hidden, and live if they ended after ``mark``."""
     for row in rows:
         end = row.ended if row.ended is not None and row.ended <= mark else hidden.get(row.seq)
         if end is not None and at is not None and end > at:
@@ -100,7 +100,7 @@ def visible(rows: Sequence[R], hidden: Mapping[int, int], mark: int, at: int | N
 
 
 class OverlayWriter(OverlayReader):
-    """Writes to the overlay's own store, and hides rows below."""
+    """Writes to the overlay's own store, and hides rows of the base."""
 
     def __init__(self, below: Reader, own: Writer, mark: int, hidden: dict[int, int]) -> None:
         super().__init__(below, own, mark, hidden, None)
@@ -119,7 +119,7 @@ class OverlayWriter(OverlayReader):
 
 
 class Overlay:
-    """A scope over ``base`` as it was at ``mark``. Making one reads nothing; a store in memory is made to write."""
+    """A scope over ``base`` at ``mark``. Creating it reads nothing; the first write creates a store in memory."""
 
     def __init__(self, base: Scope, mark: int, *, read_only: bool = False) -> None:
         self.base = base

@@ -35,31 +35,31 @@ _CONNECT_TIMEOUT = 10
 """Seconds that a new connection may take, unless the URL sets ``connect_timeout``."""
 
 _EF_SEARCH = 200
-"""Candidates of a search by the index; pgvector's own 40 misses more of the nearest rows."""
+"""Candidates of an index search; pgvector's default of 40 misses more of the nearest rows."""
 
 _OLDEST_PGVECTOR = (0, 8)
-"""The oldest pgvector whose index goes on searching until enough rows pass a filter."""
+"""The oldest pgvector that continues an index search until enough rows pass a filter."""
 
 _MOST_CHARACTERS = 100_000
-"""Characters of a text that are searched by words; PostgreSQL limits the words of a row to 1 MB."""
+"""Maximum characters of a text searched by words; PostgreSQL limits the words of a row to 1 MB."""
 
 
 class PostgresDatabase:
     """The bank in a PostgreSQL database.
 
-    Reads of one block are of one moment. Writers of one scope take turns by an advisory lock; writers of different
-    scopes do not wait for each other once the bank has an embedder. What changes the whole bank excludes all writers.
+    All reads of one block see one state. Writers of one scope take turns by an advisory lock; writers of different
+    scopes do not wait for each other once the bank has an embedder. A write to the whole bank excludes all others.
     """
 
     def __init__(self, url: str, *, create: bool = True) -> None:
-        """Connect, and make the tables if they are missing and ``create``.
+        """Connect; create the tables if they are missing and ``create`` is True.
 
         Raises:
             InputError: ``url`` is not a valid URL.
             MissingDependency: The extra ``postgres`` is not installed.
-            SchemaTooNew: The tables were made by a newer version.
-            StorageError: The server cannot be reached or refuses, pgvector is missing, or there is no bank and
-                ``create`` is False.
+            SchemaTooNew: The tables were created by a newer version.
+            StorageError: The server cannot be reached or rejects the connection, pgvector is missing, or there is no
+                bank and ``create`` is False.
         """
         target = _parsed(url)
         self.location = _location(target)
@@ -115,9 +115,9 @@ class PostgresDatabase:
         return None
 
     def vacuum(self) -> None:
-        """Rewrite the tables, their indexes and statistics without what was deleted.
+        """Rewrite the tables, their indexes and statistics without deleted data.
 
-        The server's write-ahead log, replicas and backups are not reached.
+        The server's write-ahead log, replicas and backups are not changed.
 
         Raises:
             StorageError: Others have been using a table for a minute.
@@ -129,7 +129,7 @@ class PostgresDatabase:
                 connection.exec_driver_sql(f"VACUUM (FULL, ANALYZE) {SCHEMA_NAME}.{table.name}")
 
     def check(self) -> list[str]:
-        """Nothing: the server checks its files itself, as its administrator has set it up."""
+        """Return no problems: the server checks its files itself."""
         return []
 
     def bytes_on_disk(self) -> int:
@@ -144,7 +144,7 @@ class PostgresDatabase:
             raise StorageError(f"{self.location}: opened before a fork; open it again in this process")
 
     def _check_schema(self, connection: Connection) -> bool:
-        """Whether the tables are there. Raises ``SchemaTooNew``."""
+        """Whether the tables exist. Raises ``SchemaTooNew``."""
         if not connection.execute(_EXISTS).scalar_one():
             return False
         meta = embedders.meta(connection)
@@ -189,7 +189,7 @@ class PostgresDatabase:
             )
 
     def _index_vectors(self, connection: Connection, embedder: str, dimension: int) -> None:
-        """Make the indexes of this embedder's vectors if they are missing, and drop those of other embedders."""
+        """Create missing indexes of this embedder's vectors, and drop the indexes of other embedders."""
         from psycopg.sql import SQL, Identifier, Literal
 
         digest = sha256(f"{embedder}\0{dimension}".encode()).hexdigest()[:12]
@@ -227,7 +227,7 @@ class PostgresDatabase:
         except (sqlalchemy.exc.DBAPIError, psycopg.Error) as exc:
             cause = exc.orig if isinstance(exc, sqlalchemy.exc.DBAPIError) else exc
             if not isinstance(cause, psycopg.Error):
-                raise  # of a database of the caller's own
+                raise  # an error of the caller's own database
             raise StorageError(self._message(cause)) from exc
 
     def _message(self, cause: Exception) -> str:
@@ -270,7 +270,7 @@ SELECT set_config('search_path', concat_ws(', ', '{SCHEMA_NAME}', 'public', (
        set_config('hnsw.ef_search', '{_EF_SEARCH}', false)
 """
 """Settings of a connection. pgvector may be in another schema than ``public``. The server must notice when a client's
-machine is gone, since its transaction holds locks."""
+machine is gone, because its transaction holds locks."""
 
 
 def _words_of(unit: Unit) -> str:
@@ -280,7 +280,7 @@ def _words_of(unit: Unit) -> str:
 
 
 def _parsed(url: str) -> URL:
-    """The URL. Raises ``InputError`` without quoting it, since it may hold a password."""
+    """Parse the URL. Raises ``InputError`` without quoting it, because it may contain a password."""
     try:
         parsed = make_url(url)
     except (sqlalchemy.exc.ArgumentError, ValueError):
@@ -292,7 +292,7 @@ def _parsed(url: str) -> URL:
 
 
 def _location(url: URL) -> str:
-    """The URL without the password, and of its options only where the server is."""
+    """The URL without the password, and with only those options that say where the database is."""
     query = {key: value for key, value in url.query.items() if key in ("host", "port", "user", "dbname")}
     shown = URL.create("postgresql", url.username, None, url.host, url.port, url.database, query)
     return str(shown).replace("%2F", "/")

@@ -1,4 +1,4 @@
-"""The one store: every read and write, in SQLAlchemy Core, for SQLite and PostgreSQL alike."""
+"""The store: every read and write, in SQLAlchemy Core, for both SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ from rb_dspy.bank.store.tables import rows_of, texts_of
 from rb_dspy.errors import UnknownScope
 
 _PAGE = 500
-"""Values of one IN list; databases limit the parameters of a statement."""
+"""Maximum values of one IN list; databases limit the parameters of a statement."""
 
 _INDEX_PAGE = 5_000
-"""Rows of the index that are read at once."""
+"""Rows of the index read per page."""
 
 
 class Database(Protocol):
@@ -57,28 +57,28 @@ class Database(Protocol):
     location: str
 
     def reading(self) -> AbstractContextManager[Connection]:
-        """A connection in a transaction that only reads; its reads are of one moment. Blocks of one thread nest."""
+        """Open a read-only transaction, whose reads all see one state. Blocks of one thread nest."""
         ...
 
     def writing(self, scope_id: int | None = None) -> AbstractContextManager[Connection]:
-        """A connection in a transaction that is committed at the end. Writers of one scope take turns.
+        """Open a transaction that is committed at the end. Writers of one scope take turns.
 
-        ``scope_id``: the only scope that is written to; None if others may be: no one else writes then.
+        ``scope_id``: the only scope written to; None excludes all other writers.
         """
         ...
 
     def index_file(self, name: str) -> Path | None:
-        """Where an index of this name may be stored, for as long as the epoch is the same; None: nowhere."""
+        """Return the path for an index of this name, valid while the epoch is the same; None: do not store it."""
         ...
 
     def close(self) -> None: ...
 
     def vacuum(self) -> None:
-        """Rewrite the tables without what was deleted."""
+        """Rewrite the tables without deleted data."""
         ...
 
     def check(self) -> list[str]:
-        """What the database finds wrong with its files."""
+        """Return the problems that the database finds in its files."""
         ...
 
     def bytes_on_disk(self) -> int: ...
@@ -133,7 +133,7 @@ class SqlReader:
         within: Mapping[str, Collection[Any] | None],
         equal: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Rows of a kind whose columns have one of some values; a long list of values is asked for in pages."""
+        """Read rows of a kind whose columns have one of some values; a long list of values is read in pages."""
         values = {name: value for name, value in (equal or {}).items() if value is not None}
         lists = [(name, sorted(every)) for name, every in within.items() if every is not None]
         if any(not every for _, every in lists):
@@ -338,7 +338,7 @@ _WATERMARK = select(tables.scopes.c.seq, meta_value("epoch"), meta_value("embedd
 
 @cache
 def _query(kind: str, ended: bool, past: bool, equal: tuple[str, ...], within: tuple[str, ...]) -> Select[Any]:
-    """The statement, made once: SQLAlchemy takes longer to make and to hash one than SQLite to run it."""
+    """Build a statement once: SQLAlchemy takes longer to build and hash it than SQLite takes to run it."""
     table, names = _COLUMNS[kind]
     columns = table.c
     query = select(*(columns[name] for name in names)).where(columns.scope_id == bindparam("scope"))
@@ -368,7 +368,7 @@ def scope_names(connection: Connection) -> list[str]:
 
 
 def open_scope(database: Database, name: str, *, create: bool) -> SqlScope:
-    """The scope of this name, made if it is missing and ``create``. Raises ``UnknownScope``."""
+    """Open a scope; create it if it is missing and ``create`` is True. Raises ``UnknownScope``."""
     query = select(tables.scopes.c.id).where(tables.scopes.c.name == name)
     with database.reading() as connection:
         scope_id = connection.execute(query).scalar()

@@ -25,32 +25,32 @@ from rb_dspy.bank.store import embedders, tables
 from rb_dspy.errors import CorruptBank, InputError, SchemaTooNew, StorageError
 
 APPLICATION = 0x72624232
-"""SQLite's application id of our files ("rbB2")."""
+"""SQLite application id of rb_dspy's files ("rbB2")."""
 
 _POLL = 0.002
-"""Seconds between two looks at the lock file."""
+"""Seconds between two checks of the lock file."""
 
 _PAGE = 512
-"""Bytes of the smallest page: a shorter file is no database, though SQLite takes it for an empty one."""
+"""Bytes of the smallest page. A shorter file is not a database, although SQLite treats it as an empty one."""
 
 _TIMEOUT = 60.0
-"""Seconds that a writer waits for its turn."""
+"""Seconds that a writer waits for the lock."""
 
 
 class SqliteDatabase:
     """A database file, or one in memory if ``path`` is None.
 
-    Readers share a pool of connections and see the last commit. Writers take a lock file beside the bank, so that they
-    wait in one place, and commit with ``synchronous=FULL``: what was committed survives a power cut.
+    Readers share a pool of connections and see the last commit. Writers take turns by a lock file next to the bank and
+    commit with ``synchronous=FULL``: committed data survives a power cut.
     """
 
     def __init__(self, path: Path | None = None, *, create: bool = True) -> None:
-        """Open the file, or make it if it is missing and ``create``.
+        """Open the file; create it if it is missing and ``create`` is True.
 
         Raises:
-            CorruptBank: The file is not a bank, or one of the first edition.
+            CorruptBank: The file is not a bank, or is a bank of the first edition.
             SchemaTooNew: The file was written by a newer version.
-            StorageError: The file cannot be opened or made, or there is none and ``create`` is False.
+            StorageError: The file cannot be opened or created, or is missing and ``create`` is False.
         """
         self.location = ":memory:" if path is None else str(path)
         self.path = path
@@ -77,7 +77,7 @@ class SqliteDatabase:
             return
         with contextlib.ExitStack() as stack:
             if self.path is None:
-                stack.enter_context(self._thread)  # there is one connection
+                stack.enter_context(self._thread)  # there is only one connection
                 self._check_open()
             with self._translated(), self._engine.begin() as connection:
                 stack.callback(setattr, self._current, "connection", None)
@@ -88,7 +88,9 @@ class SqliteDatabase:
     def writing(self, scope_id: int | None = None) -> Iterator[Connection]:
         self._check_open()
         if not self._writable:
-            raise StorageError(f"{self.location}: this user may only read it")
+            raise StorageError(
+                f"{self.location}: read-only for this user; it needs write access to the file and its folder"
+            )
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._thread)
             if self._file is not None:
@@ -97,17 +99,17 @@ class SqliteDatabase:
                 connection = stack.enter_context(self._engine.connect().execution_options(rb_dspy_writes=True))
                 stack.enter_context(connection.begin())
                 stack.callback(setattr, self._current, "connection", None)
-                self._current.connection = connection  # so that this thread reads what it wrote
+                self._current.connection = connection  # so that this thread reads its own writes
                 yield connection
 
     def close(self) -> None:
-        with self._thread if self.path is None else contextlib.nullcontext():  # a read there is under way
+        with self._thread if self.path is None else contextlib.nullcontext():  # wait for reads of the only connection
             self._closed = True
             if self._process == os.getpid():
                 self._engine.dispose()
 
     def backup(self, to: Path) -> None:
-        """Copy the database to the new file ``to``, also while others write to it."""
+        """Copy the database to the new file ``to``. Others may write to the database meanwhile."""
         _make_file(to)
         try:
             with (
@@ -126,10 +128,10 @@ class SqliteDatabase:
         return self.path.with_name(f"{self.path.name}.index-{name}") if self.path and self._writable else None
 
     def vacuum(self) -> None:
-        """Rewrite the file and its log without what was deleted, and delete the files of indexes.
+        """Rewrite the file and its log without deleted data, and delete the index files.
 
         Raises:
-            StorageError: Somebody has been reading the bank for a minute, so the log still holds the old pages; or an
+            StorageError: Others have been reading the bank for a minute, so the log still contains the old pages; or an
                 index cannot be deleted.
         """
         with contextlib.ExitStack() as stack:
@@ -143,7 +145,7 @@ class SqliteDatabase:
                 raw.execute("VACUUM")
                 busy = self.path is not None and raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         if busy:
-            raise StorageError(f"{self.location}: others read it, so its log was not emptied; purge it again")
+            raise StorageError(f"{self.location}: its log was not emptied, because others were reading it; purge again")
 
     def _remove_indexes(self) -> None:
         first = self.index_file("")
@@ -157,7 +159,7 @@ class SqliteDatabase:
             raise StorageError(f"{self.location}: an index cannot be deleted: {exc.strerror}") from exc
 
     def check(self) -> list[str]:
-        """What SQLite finds wrong with the file."""
+        """Return the problems that SQLite finds in the file."""
         with self.reading() as connection:
             found = [row[0] for row in connection.exec_driver_sql("PRAGMA quick_check(20)")]
         return [] if found == ["ok"] else found
@@ -197,16 +199,16 @@ class SqliteDatabase:
 
 
 def restore(path: Path, copy: Path) -> Path | None:
-    """Put ``copy`` in the place of the bank at ``path``; returns where the bank that was there is now."""
+    """Replace the bank at ``path`` with ``copy``; returns the new path of the old bank, None if there was none."""
     if path.exists() and copy.exists() and os.path.samefile(path, copy):
         raise InputError(f"{copy}: is the bank itself; name a copy of it")
-    SqliteDatabase(copy, create=False).close()  # raises if it is no bank
+    SqliteDatabase(copy, create=False).close()  # raises if it is not a bank
     aside = None
     with _locked(FileLock(f"{path}.lock", timeout=_TIMEOUT, poll_interval=_POLL), str(path)):
         _require_unused(path)
         try:
             new = path.with_name(f"{path.name}.restoring")
-            new.unlink(missing_ok=True)  # of a process that was killed
+            new.unlink(missing_ok=True)  # left by a killed process
             _make_file(new)
             shutil.copyfile(copy, new)
             with new.open("rb+") as file:
@@ -214,7 +216,7 @@ def restore(path: Path, copy: Path) -> Path | None:
             if path.exists():
                 free = (path.with_name(f"{path.name}.before-{number}") for number in itertools.count(1))
                 aside = next(each for each in free if not each.exists())
-                os.link(path, aside)  # so that there is a bank at any time
+                os.link(path, aside)  # so that a bank exists at all times
                 for end in ("-wal", "-shm"):
                     with contextlib.suppress(FileNotFoundError):
                         os.replace(f"{path}{end}", f"{aside}{end}")
@@ -225,7 +227,7 @@ def restore(path: Path, copy: Path) -> Path | None:
 
 
 def _require_unused(path: Path) -> None:
-    """Raise ``StorageError`` if somebody has the bank open. Else its log is empty from now on."""
+    """Raise ``StorageError`` if the bank is open anywhere; otherwise empty its log."""
     if not path.exists():
         return
     with contextlib.closing(sqlite3.connect(path, timeout=1, isolation_level=None)) as connection:
@@ -234,12 +236,12 @@ def _require_unused(path: Path) -> None:
         except sqlite3.OperationalError as exc:
             raise StorageError(f"{path}: is in use ({exc}); close it everywhere first") from None
         except sqlite3.DatabaseError:
-            pass  # damaged, which is why it is replaced
+            pass  # damaged, so it may be replaced
 
 
 @contextmanager
 def _locked(file: FileLock, location: str) -> Iterator[None]:
-    """Hold the lock file. Raises ``StorageError`` if another process holds it too long, or it cannot be made."""
+    """Hold the lock file. Raises ``StorageError`` if another process holds it too long, or it cannot be created."""
     try:
         file.acquire()
     except TimeoutError as exc:
@@ -254,17 +256,17 @@ def _locked(file: FileLock, location: str) -> Iterator[None]:
 
 
 def _make_file(path: Path) -> None:
-    """Make a new, empty file for its owner only."""
+    """Create a new, empty file for its owner only."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
-        raise InputError(f"{path}: there is something already; name a new file") from None
+        raise InputError(f"{path}: already exists; name a new file") from None
     except OSError as exc:
-        raise StorageError(f"{path}: cannot be made: {exc.strerror}") from exc
+        raise StorageError(f"{path}: cannot be created: {exc.strerror}") from exc
 
 
 def _prepare(path: Path, *, create: bool) -> bool:
-    """Look before anything is written; make the file if it is missing. Returns whether this user may write it."""
+    """Check the file before anything is written; create it if it is missing. Returns whether it is writable."""
     try:
         if path.exists() and not path.is_file():
             raise StorageError(f"{path}: not a file; expected a bank")
@@ -282,7 +284,7 @@ def _prepare(path: Path, *, create: bool) -> bool:
 
 
 def _look(path: Path, *, create: bool) -> None:
-    """Raise an error if the file is no bank that this version can use; nothing is written to it."""
+    """Raise an error if this version cannot use the file as a bank; nothing is written to it."""
     try:
         with contextlib.closing(_connect(path, writable=False)) as connection:
             (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -296,11 +298,11 @@ def _look(path: Path, *, create: bool) -> None:
         raise CorruptBank(f"{path}: not a bank, or damaged ({exc}); check the path, or restore a backup") from None
     if first:
         raise CorruptBank(
-            f"{path}: a bank of the first edition; export it with that version (rb-dspy bank export) and import that"
-            " (rb-dspy bank import)"
+            f"{path}: a bank of the first edition; export it with that version (rb-dspy bank export) and import the"
+            " file here (rb-dspy bank import)"
         )
     if not known and create and path.stat().st_size >= _PAGE:
-        return  # another process is about to make its tables, or was killed before it did
+        return  # another process is about to create its tables, or was killed before it did
     if not ours or schema is None:
         raise CorruptBank(f"{path}: a database, but not a bank; name another file")
     if int(schema[0]) > tables.SCHEMA:
@@ -308,14 +310,14 @@ def _look(path: Path, *, create: bool) -> None:
 
 
 def _engine(path: Path | None, *, writable: bool) -> Engine:
-    """An engine. All of them share one dialect, since SQLAlchemy compiles each statement once for a dialect."""
+    """Create an engine. All engines share one dialect, because SQLAlchemy compiles each statement once per dialect."""
     dialect = _dialect()
     creator: Any = partial(_connect, path, writable=writable)
     pool: Pool
     if path is None:
         pool = StaticPool(creator, dialect=dialect)
     elif not writable:
-        pool = NullPool(creator, dialect=dialect)  # each connection looks again whether there is a log
+        pool = NullPool(creator, dialect=dialect)  # each connection checks again whether there is a log
     else:
         pool = QueuePool(creator, pool_size=8, max_overflow=-1, dialect=dialect)
     engine = Engine(pool, dialect, make_url("sqlite://"), execution_options={"compiled_cache": _COMPILED})
@@ -338,13 +340,13 @@ _COPYING = threading.Lock()
 @cache
 def _dialect() -> Dialect:
     engine = create_engine("sqlite://")
-    engine.connect().close()  # it looks at SQLite's version
+    engine.connect().close()  # reads SQLite's version
     return engine.dialect
 
 
 @cache
 def _empty() -> sqlite3.Connection:
-    """An empty bank in memory, which is copied: making the tables takes longer."""
+    """An empty bank in memory, which is copied, because creating the tables takes longer."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     for definition in _definitions():
         connection.execute(definition)
@@ -354,7 +356,7 @@ def _empty() -> sqlite3.Connection:
 
 @cache
 def _definitions() -> tuple[str, ...]:
-    """The statements that make the tables."""
+    """The statements that create the tables."""
     made: list[str] = []
     for table in tables.metadata.sorted_tables:
         made.append(str(CreateTable(table).compile(dialect=_dialect())))
@@ -363,12 +365,12 @@ def _definitions() -> tuple[str, ...]:
 
 
 def _connect(path: Path | None, *, writable: bool) -> sqlite3.Connection:
-    """A connection that begins no transactions by itself."""
+    """Open a connection that begins no transactions by itself."""
     if path is None:
         name, uri = ":memory:", False
     elif writable:
         name, uri = str(path), False
-    else:  # without a log there is nothing that could change under a reader who may not lock
+    else:  # without a log, nothing can change under a reader that may not lock
         name, uri = f"{path.absolute().as_uri()}?mode=ro{'' if Path(f'{path}-wal').exists() else '&immutable=1'}", True
     connection = sqlite3.connect(name, timeout=_TIMEOUT, isolation_level=None, check_same_thread=False, uri=uri)
     if path is None:
@@ -383,7 +385,7 @@ def _connect(path: Path | None, *, writable: bool) -> sqlite3.Connection:
 
 
 def _error(location: str, exc: BaseException) -> Exception:
-    """The error of ours for one of SQLite's."""
+    """Convert an error of SQLite to an error of rb_dspy."""
     text = str(exc)
     if type(exc) is not sqlite3.DatabaseError:
         return StorageError(f"{location}: {text}")

@@ -1,8 +1,8 @@
-"""The tables of a bank, once for SQLite and PostgreSQL.
+"""The tables of a bank, shared by SQLite and PostgreSQL.
 
-Each scope counts what is stored in it: every experience and every item row has a sequence number of its own, and a row
-that is removed is not deleted but ended by a later number. The state at number ``n`` is the rows with ``seq <= n`` and
-``ended`` either null or above ``n``; snapshots, forks, history and rollback follow from that.
+Each scope has one sequence: every experience and every item row has its own number, and a removed row is not deleted
+but ``ended`` by a later number. The state at number ``n`` is the rows with ``seq <= n`` and ``ended`` either null or
+above ``n``; snapshots, forks, history and rollback use this.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _text(name: str) -> Column[str]:
 
 
 def _ended(table: str) -> Index:
-    """Partial, because SQLite would otherwise prefer it for reads of the rows that live."""
+    """A partial index, because SQLite would otherwise prefer it for reads of live rows."""
     where = text("ended IS NOT NULL")
     return Index(f"{table}_ended", "scope_id", "ended", sqlite_where=where, postgresql_where=where)
 
@@ -74,7 +74,7 @@ scopes = Table(
     Column("name", Text, nullable=False, unique=True),
     Column("seq", BigInteger, nullable=False, default=0),
 )
-"""``seq`` is the highest number used. The row is locked while numbers are taken, so they are in commit order."""
+"""``seq`` is the highest number used. The row is locked while numbers are reserved, so they are in commit order."""
 
 experiences = Table(
     "experiences",
@@ -119,8 +119,8 @@ items = Table(
     Index("items_experience", "scope_id", "experience"),
     _ended("items"),
 )
-"""One row for each experience that gave an item. ``learned`` is the row's own number, or for the row of an edited text
-the ``learned`` of the row that it replaced; ``experience`` is the number of the experience."""
+"""One row for each item of each experience. ``learned`` is the row's own number, or, for the row of an edited text, the
+``learned`` of the row that it replaced; ``experience`` is the number of the experience."""
 
 vectors = Table(
     "vectors",
@@ -156,8 +156,8 @@ journal = Table(
     _text("created_at"),
     Index("journal_subject", "scope_id", "subject"),
 )
-"""``seq`` is the last number of the write, ``subject`` the experience or item that was changed, ``item_ids`` the ids of
-the items that were given, or that an item became by an edit (JSON)."""
+"""``seq`` is the last number of the write, ``subject`` the changed experience or item, ``item_ids`` (JSON) the ids of
+the experience's items, or of the item that replaced an edited one."""
 
 snapshots = Table(
     "snapshots",
@@ -194,6 +194,6 @@ def rows_of(unit: Literal["experience", "item"]) -> Table:
 
 
 def texts_of(table: Table) -> list[Column[Any]]:
-    """The columns whose texts are embedded and searched by words, a line each."""
+    """The columns whose texts are embedded and searched by words, one per line."""
     names = ("instruction",) if table is experiences else ("title", "description", "content")
     return [table.c[name] for name in names]
