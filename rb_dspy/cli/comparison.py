@@ -106,7 +106,7 @@ def _mark(result: TaskResult) -> Text:
 
 
 def _summary(tasks: Sequence[Task], without: RunReport, with_memory: RunReport) -> dict[str, Any]:
-    """The comparison in numbers. ``facts_kept``: tasks whose tasks taught the fact, if the environment can tell."""
+    """The comparison in numbers. ``facts_kept``: tasks whose lessons keep the fact, if the environment can tell."""
     late = {task.id for task in tasks[len(tasks) // 2 :]}
 
     def late_solved(report: RunReport) -> int:
@@ -142,7 +142,7 @@ def _print(numbers: dict[str, Any], seconds: float) -> None:
         shown.add_row(name, *(f"{numbers[f'{side}{end}']} of {of}" for side in ("without", "with")))
     out.print()
     out.print(shown)
-    facts = f"; {numbers['facts_kept']} of {tasks} tasks taught the fact" if "facts_kept" in numbers else ""
+    facts = f"; {numbers['facts_kept']} of {tasks} lessons keep the fact" if "facts_kept" in numbers else ""
     judge = f"with memory the judge was right on {numbers['judge_right']} of {numbers['judged']}"
     took = f"{seconds / 60:.1f} minutes" if seconds > 60 else f"{seconds:.0f} seconds"
     out.print(f"{judge}{facts}; {took}", soft_wrap=True)
