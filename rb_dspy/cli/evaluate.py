@@ -90,7 +90,7 @@ def evaluate(
             say((f"{estimate}; results in {place}", "dim"))
         confirm_cost(estimate.calls, yes=yes or on.json_)
         with (
-            ends_on_interrupt(f"results are in {place}; run the same command to continue"),
+            ends_on_interrupt(f"results are in {place}; the same command continues"),
             tracker(chosen, on.track).evaluation_run(stream.name, stream) as tracked,
             bar(plan.total) as show,
         ):

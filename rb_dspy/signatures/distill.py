@@ -13,7 +13,7 @@ from rb_dspy.signatures.draft import MemoryDraft, Note
 class _KeepFacts(dspy.Signature):
     task: str = dspy.InputField(desc="what was to be done")
     trajectory: str = dspy.InputField(desc="the actions of the attempt, and what the environment said after each")
-    environment_said: str = dspy.InputField(desc="what the environment said last: the best source of facts")
+    environment_said: str = dspy.InputField(desc="what the environment said, in order: the best source of facts")
     feedback: str = dspy.InputField(desc="what a person said about the attempt: true, and the best evidence of all")
     memory_items: list[Note] = dspy.OutputField(
         desc="one note; two or three only if so many different facts were said", min_length=1, max_length=3
@@ -24,8 +24,9 @@ class DistillSuccess(_KeepFacts):
     """This attempt succeeded. Write notes for the next agent.
 
     Keep every fact that stays true for later tasks, from what the environment and the feedback said: who owns what,
-    where things are, names, codes, rules, formats, limits, corrections. Copy names, codes and numbers exactly. If no
-    such fact was said, keep the action or the check that made the attempt work.
+    where things are, names, codes, rules, formats, limits, corrections, and what an error said has to be done first.
+    Copy names, codes and numbers exactly. If no such fact was said, keep the action or the check that made the attempt
+    work.
 
     Each note is one fact or one rule, in one plain sentence that can be understood without this task. What happened in
     this task is not a fact; leave it out. Invent nothing.
@@ -36,9 +37,9 @@ class DistillFailure(_KeepFacts):
     """An attempt failed. Write notes that let the next agent succeed.
 
     Keep every fact that stays true for later tasks, from what the environment and the feedback said: who owns what,
-    where things are, names, codes, rules, formats, limits, corrections. Copy names, codes and numbers exactly. Do not
-    write that the attempt was wrong; write what is true. Only if no such fact was said, name the earliest mistake and
-    how to avoid it.
+    where things are, names, codes, rules, formats, limits, corrections, and what an error said has to be done first.
+    Copy names, codes and numbers exactly. Do not write that the attempt was wrong; write what is true. Only if no such
+    fact was said, name the earliest mistake and how to avoid it.
 
     Each note is one fact or one rule, in one plain sentence that can be understood without this task. What happened in
     this task is not a fact; leave it out. Invent nothing.
@@ -48,7 +49,7 @@ class DistillFailure(_KeepFacts):
 class _Generalize(dspy.Signature):
     task: str = dspy.InputField(desc="what was to be done")
     trajectory: str = dspy.InputField(desc="the transcript of the rollout")
-    environment_said: str = dspy.InputField(desc="what the environment said last")
+    environment_said: str = dspy.InputField(desc="what the environment said, in order")
     feedback: str = dspy.InputField(desc="what a person said about it")
     judge_reasons: str = dspy.InputField(desc="why it was judged as it was")
     analysis: str = dspy.OutputField(desc="why it worked, or the cause of the failure, in two or three sentences")

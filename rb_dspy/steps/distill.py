@@ -14,7 +14,7 @@ from rb_dspy.config import DistillConfig
 from rb_dspy.errors import UnparseableOutput
 from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
 from rb_dspy.steps.ask import ask
-from rb_dspy.steps.transcript import cut, escape_markers, last_observation, transcript
+from rb_dspy.steps.transcript import cut, escape_markers, observations, transcript
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,13 @@ class Distill(dspy.Module):
             return Distilled(note="not distilled: the verdict is unknown")
         predict = self.success if verdict.label == "success" else self.failure
         general = self.config.prompts == "general"
+        observed = "\n".join(observations(trajectory))
 
         def inputs(max_tokens: int) -> dict[str, str]:
             return {
                 "task": escape_markers(task.instruction),
                 "trajectory": self._trajectory(trajectory, verdict, max_tokens),
-                "environment_said": escape_markers(cut(last_observation(trajectory), max_tokens // 2)) or "(nothing)",
+                "environment_said": escape_markers(cut(observed, max_tokens // 2)) or "(nothing)",
                 "feedback": escape_markers(cut(trajectory.feedback, max_tokens // 2)) or "(none)",
                 **({"judge_reasons": escape_markers(verdict.reasons) or "(none)"} if general else {}),
             }

@@ -72,7 +72,8 @@ def final_state(trajectory: Trajectory, max_tokens: int = _STATE_TOKENS) -> str:
     Observation and answer are cut to about ``max_tokens`` each, at most 400.
     """
     limit = min(_STATE_TOKENS, max_tokens)
-    lines = [f"last observation: {_shown(last_observation(trajectory), limit) or '(none)'}"]
+    last = trajectory.steps[-1].observation if trajectory.steps else trajectory.first_observation
+    lines = [f"last observation: {_shown(last, limit) or '(none)'}"]
     if trajectory.answer is not None:
         lines.append(f"final answer: {_shown(trajectory.answer, limit)}")
     reason = {
@@ -83,9 +84,10 @@ def final_state(trajectory: Trajectory, max_tokens: int = _STATE_TOKENS) -> str:
     return "\n".join([*lines, *([reason] if reason else [])])
 
 
-def last_observation(trajectory: Trajectory) -> str:
-    """Return the environment's last observation."""
-    return trajectory.steps[-1].observation if trajectory.steps else trajectory.first_observation
+def observations(trajectory: Trajectory) -> list[str]:
+    """Return the observations in order, each once; the first observation only if there is no step."""
+    every = dict.fromkeys(step.observation.strip() for step in trajectory.steps)
+    return [each for each in every if each] if trajectory.steps else [trajectory.first_observation]
 
 
 def rollout_fields(task: Task, trajectory: Trajectory, max_tokens: int) -> dict[str, str]:

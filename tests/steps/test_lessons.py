@@ -97,6 +97,19 @@ def test_the_distiller_reads_what_the_environment_said_and_any_feedback_in_field
     assert done.distiller == "scripted/lm"
 
 
+def test_the_distiller_reads_every_observation_once_not_only_the_last() -> None:
+    prompts: list[Prompt] = []
+
+    def script(prompt: Prompt) -> Reply:
+        prompts.append(prompt)
+        return {"memory_items": [lesson()]}
+
+    said = ("Lock the doors first.", "Lock the doors first.", "", "Taken.")
+    steps = tuple(Step(action="start", observation=each) for each in said)
+    run(script, Distill(), TASK, Trajectory(task_id="t", steps=steps), Verdict(label="failure", reasons=""))
+    assert prompts[0]["environment_said"].split("\n") == ["Lock the doors first.", "Taken."]
+
+
 def test_success_failure_and_general_wording_have_instructions_of_their_own() -> None:
     systems: list[str] = []
 
