@@ -14,12 +14,12 @@ from pydantic import Field, JsonValue
 
 from rb_dspy.errors import InvalidTask
 from rb_dspy.signatures.draft import MemoryDraft as MemoryDraft
-from rb_dspy.text import html_table, invisible, normalise
+from rb_dspy.text import html_table, invisible, normalize
 
 MAX_INSTRUCTION = 100_000
 """Longest task instruction, in characters."""
 
-Text = Annotated[str, pydantic.AfterValidator(normalise)]
+Text = Annotated[str, pydantic.AfterValidator(normalize)]
 """Text that an agent, an environment or a person wrote: normalized, never rejected (see ``rb_dspy.text``)."""
 
 Label = Literal["success", "failure", "unknown"]

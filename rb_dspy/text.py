@@ -31,7 +31,7 @@ _SECRET = re.compile(
 )
 
 
-def normalise(text: str, limit: int = MAX_TEXT) -> str:
+def normalize(text: str, limit: int = MAX_TEXT) -> str:
     """Normalize ``text`` for storage: valid Unicode without control characters, at most ``limit`` characters.
 
     Control characters except tabs and line ends become their visible symbols (NUL: U+2400), a lone surrogate becomes

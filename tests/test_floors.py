@@ -28,7 +28,7 @@ def test_contract_is_kept() -> None:
 
 
 def test_contract_bites(tmp_path: Path) -> None:
-    """An import that points up, one of a neighbour, and one of the signatures."""
+    """An import that points up, one of a neighbor, and one of the signatures."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     shutil.copytree(PACKAGE, tmp_path / "rb_dspy", ignore=shutil.ignore_patterns("__pycache__"))
     wrong = {"bank.bank": "steps.judge", "environments.scored": "bank.bank", "signatures.judge": "errors"}

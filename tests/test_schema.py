@@ -1,4 +1,4 @@
-"""Values refuse what cannot be used, and normalise what cannot be refused."""
+"""Values refuse what cannot be used, and normalize what cannot be refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_text_of_any_script_is_stored_as_it_is(instruction: str) -> None:
     assert Step(action=instruction, observation=instruction).observation == instruction
 
 
-def test_controls_and_lone_surrogates_are_normalised() -> None:
+def test_controls_and_lone_surrogates_are_normalized() -> None:
     assert Task(id="t", instruction="a\0b\x1b[31m\ud800c").instruction == "a␀b␛[31m\ufffdc"
     assert Step(action="\ud83d\ude00").action == "😀"  # a pair is one character
 

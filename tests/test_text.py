@@ -1,4 +1,4 @@
-"""Text as it is stored, printed, counted and summarised."""
+"""Text as it is stored, printed, counted and summarized."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rb_dspy.text import (
     estimate_tokens,
     first_error,
     invisible,
-    normalise,
+    normalize,
     printable,
     summary_line,
     without_secrets,
@@ -21,18 +21,18 @@ from rb_dspy.text import (
 
 
 @given(st.text(alphabet=st.characters()))
-def test_normalised_text_is_unicode_and_stays_so(text: str) -> None:
-    stored = normalise(text)
+def test_normalized_text_is_unicode_and_stays_so(text: str) -> None:
+    stored = normalize(text)
     stored.encode("utf-8")
     assert "\0" not in stored
-    assert normalise(stored) == stored
+    assert normalize(stored) == stored
 
 
 def test_long_text_is_cut_once_and_says_so() -> None:
-    stored = normalise("x" * (MAX_TEXT + 7))
+    stored = normalize("x" * (MAX_TEXT + 7))
     assert len(stored) <= MAX_TEXT
     assert "47 characters cut" in stored
-    assert normalise(stored) == stored
+    assert normalize(stored) == stored
 
 
 @pytest.mark.parametrize("code", [*range(9), *range(11, 32), *range(127, 160), 0x2028, 0x202E, 0x2066, 0xD800])

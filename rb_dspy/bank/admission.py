@@ -16,7 +16,7 @@ from rb_dspy.bank.reading import pack_rollouts
 from rb_dspy.bank.store.base import ExperienceRow, Reader
 from rb_dspy.errors import InputError
 from rb_dspy.schema import ExperienceDraft, Label, MemoryDraft, MemoryItem, Task, Trajectory, Verdict
-from rb_dspy.text import first_error, invisible, normalise
+from rb_dspy.text import first_error, invisible, normalize
 
 _log = logging.getLogger("rb_dspy.bank")
 
@@ -73,11 +73,11 @@ def admit(draft: ExperienceDraft, *, created_at: str = "") -> NewExperience:
         id=identity(task, draft.trajectories, run_id=draft.run_id),
         ended=None,
         task_id=task.id,
-        template=None if task.template is None else normalise(task.template),
+        template=None if task.template is None else normalize(task.template),
         run_id=draft.run_id,
         origin=checked_name("origin", draft.origin) if draft.origin else "",
-        distiller=normalise(draft.distiller),
-        note=normalise(draft.note),
+        distiller=normalize(draft.distiller),
+        note=normalize(draft.note),
         label=label,
         polarity=draft.polarity or ("success" if label == "success" else "failure"),
         instruction=task.instruction,
@@ -136,7 +136,7 @@ def refused(exc: pydantic.ValidationError) -> InputError:
 
 def new_item(draft: MemoryDraft) -> NewItem:
     """Convert a draft to an item. Raises ``InputError`` if it has no title or no content."""
-    title, description, content = map(normalise, (draft.title, draft.description, draft.content))
+    title, description, content = map(normalize, (draft.title, draft.description, draft.content))
     if not (title.strip() and content.strip()):
         missing = "content" if title.strip() else "title"
         raise InputError(f"a lesson ({title[:40]!r}) has no {missing}; expected a title and a content")

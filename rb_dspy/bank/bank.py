@@ -46,7 +46,7 @@ from rb_dspy.schema import (
     Trajectory,
     Verdict,
 )
-from rb_dspy.text import counted, html_table, normalise
+from rb_dspy.text import counted, html_table, normalize
 
 DEFAULT_EMBEDDER = "minilm"
 
@@ -250,19 +250,19 @@ class MemoryBank:
 
         ``rollout_ids``: only these rollouts. Does nothing if no rollout is pending.
         """
-        only = set(map(normalise, rollout_ids))
+        only = set(map(normalize, rollout_ids))
         with self._store.write() as writer:
-            rows = writer.pending(run_id=normalise(run_id), task_id=task.id)
+            rows = writer.pending(run_id=normalize(run_id), task_id=task.id)
             keys = [row.key for row in rows if not only or row.key.rollout_id in only]
-            writer.fail_pending(keys, redact(normalise(error))[:_ERROR])
+            writer.fail_pending(keys, redact(normalize(error))[:_ERROR])
 
     def pending(self, *, run_id: str | None = None, task_id: str | None = None) -> list[Pending]:
         """Return recorded rollouts that nothing was learned from yet, oldest first; filter by run, task or both.
 
         The rollouts of one task in one run are one group; without a run (``run_id=""``), each is its own group.
         """
-        run_id = None if run_id is None else normalise(run_id)
-        task_id = None if task_id is None else normalise(task_id)
+        run_id = None if run_id is None else normalize(run_id)
+        task_id = None if task_id is None else normalize(task_id)
         with self._store.reading() as reader:
             rows = reader.pending(run_id=run_id, task_id=task_id)
             shown = {id for row in rows for id in row.shown}
@@ -271,7 +271,7 @@ class MemoryBank:
     def learned(self, run_id: str) -> set[str]:
         """Return the ids of the tasks that a run has learned from, with or without items."""
         with self._store.reading() as reader:
-            return {row.task_id for row in reader.experiences(run_id=normalise(run_id))}
+            return {row.task_id for row in reader.experiences(run_id=normalize(run_id))}
 
     def known(
         self, task: Task, trajectory: Trajectory | Sequence[Trajectory], *, run_id: str = ""
@@ -334,7 +334,7 @@ class MemoryBank:
 
     def get(self, id: str) -> MemoryItem | Experience:
         """The item or experience with this id. Raises ``InputError`` if the scope has none."""
-        id = normalise(id)
+        id = normalize(id)
         with self._store.reading() as reader:
             found = reading.items_of(reader, [id], self.scope).get(id) or self._experience(id)
             if found is None:
@@ -343,9 +343,9 @@ class MemoryBank:
 
     def experience_of(self, task_id: str, run_id: str | None = None) -> Experience | None:
         """Return the newest experience of a task (in ``run_id``, if set), or None if there is none."""
-        run_id = None if run_id is None else normalise(run_id)
+        run_id = None if run_id is None else normalize(run_id)
         with self._store.reading() as reader:
-            rows = reader.experiences(task_id=normalise(task_id), run_id=run_id)
+            rows = reader.experiences(task_id=normalize(task_id), run_id=run_id)
             return self._experience(rows[-1].id) if rows else None
 
     def seen_tasks(self, prefix: str = "") -> set[str]:
@@ -387,7 +387,7 @@ class MemoryBank:
         embedder = self.embedder
         (vector,) = embed(embedder, [item_text(new)])
         with self._store.write(embedder=(embedder.id, embedder.dimension)) as writer:
-            writing.edit(writer, item.id, new, vector, normalise(note), self._store.location)
+            writing.edit(writer, item.id, new, vector, normalize(note), self._store.location)
         return self._item(new.id)
 
     def delete(self, id: str, *, note: str = "", dry_run: bool = False) -> Removal:
@@ -416,7 +416,7 @@ class MemoryBank:
 
     def history(self, id: str) -> list[Change]:
         """Return the changes of an experience or an item, oldest first, even if it was removed or edited."""
-        id = normalise(id)
+        id = normalize(id)
         with self._store.reading() as reader:
             changes = reading.history_of(reader, id)
             if not changes:
@@ -498,7 +498,7 @@ class MemoryBank:
 
         Use it for secrets; otherwise use ``delete`` or ``rollback``. Purging an item deletes its texts before and after
         edits (if a rollout contains the secret too, purge its experience). Purging an experience deletes its rollouts
-        and the items that are in no other experience. Backups, exports, files of forks and MLflow are not changed, nor
+        and the items that are in no other experience. Backups, exports and MLflow are not changed, nor
         are the write-ahead log and the replicas of a PostgreSQL server.
 
         Args:
@@ -508,7 +508,7 @@ class MemoryBank:
             InputError: The bank has nothing from ``source``.
             StorageError: This is a fork or a snapshot, or the bank cannot be written, or others read it meanwhile.
         """
-        scope, name = self._own_scope("purge"), normalise(source)
+        scope, name = self._own_scope("purge"), normalize(source)
         with scope.write(exclusive=True) as writer:
             removal = writing.purge(writer, name)
         scope.database.vacuum()
@@ -580,8 +580,8 @@ class MemoryBank:
     def _remove(
         self, name: str, *, kind: Literal["delete", "rollback"], descendants: bool, note: str, dry_run: bool
     ) -> Removal:
-        name = normalise(name)
-        note = normalise(note)
+        name = normalize(name)
+        note = normalize(note)
         if dry_run:
             with self._store.reading() as reader:
                 removal = plan(reader, name, kind, descendants=descendants).removal
@@ -607,7 +607,7 @@ class MemoryBank:
             return reading.experiences_of(reader, rows, self.scope)[0] if rows else None
 
     def _item(self, id: str) -> MemoryItem:
-        id = normalise(id)
+        id = normalize(id)
         with self._store.reading() as reader:
             item = reading.items_of(reader, [id], self.scope).get(id)
         if item is None:

@@ -40,7 +40,7 @@ def embed(embedder: Embedder, texts: Sequence[str]) -> Vectors:
         lengths = np.linalg.norm(rows, axis=1)
     for row in np.flatnonzero(~(np.isfinite(lengths) & (lengths > _SMALLEST))).tolist():
         kind = "zero" if np.isfinite(lengths[row]) else "NaN or infinite"
-        raise InvalidVector(f"embedder {embedder.id}: a {kind} vector for {texts[row][:40]!r}; nothing was stored")
+        raise InvalidVector(f"embedder {embedder.id}: a {kind} vector for {texts[row][:40]!r}")
     unit: Vectors = (rows / lengths[:, None]).astype(np.float32)
     return unit
 

@@ -14,7 +14,7 @@ from rb_dspy.bank.reading import pack_rollouts, unpack_rollouts
 from rb_dspy.bank.store.base import PendingKey, PendingRow
 from rb_dspy.errors import CorruptBank
 from rb_dspy.schema import MemoryItem, Task, Trajectory
-from rb_dspy.text import normalise
+from rb_dspy.text import normalize
 
 if TYPE_CHECKING:
     from rb_dspy.bank.bank import MemoryBank
@@ -60,7 +60,7 @@ def pending_row(task: Task, trajectory: Trajectory, *, run_id: str, shown: Itera
 def key_of(task: Task, trajectory: Trajectory, *, run_id: str) -> PendingKey:
     """The key of a rollout. Raises like ``pending_row``."""
     id = identity(task, [trajectory], run_id=run_id)
-    return PendingKey(run_id, task.id, normalise(trajectory.rollout_id), "" if run_id else id)
+    return PendingKey(run_id, task.id, normalize(trajectory.rollout_id), "" if run_id else id)
 
 
 def grouped(keys: Iterable[PendingKey]) -> dict[str, list[PendingKey]]:

@@ -11,7 +11,7 @@ from rb_dspy.bank.store.base import UNITS, Filter, Hit, Reader, Scope, Unit
 from rb_dspy.errors import InputError
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import MemoryItem, Polarity, Retrieved, Task
-from rb_dspy.text import normalise
+from rb_dspy.text import normalize
 
 Mode = Literal["dense", "lexical", "hybrid"]
 """Rank by the embedder's cosine, by shared words (BM25), or by both (reciprocal rank fusion)."""
@@ -42,7 +42,7 @@ def find(
     """See ``MemoryBank.retrieve``. ``embed`` is called at most once, and never if there are no rows to search."""
     _check(k, unit, mode, min_score, exclude_tasks, polarity)
     own_task = query.id if isinstance(query, Task) else None
-    query = normalise((query.key or query.instruction) if isinstance(query, Task) else query)
+    query = normalize((query.key or query.instruction) if isinstance(query, Task) else query)
     if k == 0 or searcher.is_empty(unit):
         return []
     excluded = frozenset(exclude_tasks) if own_task is None else frozenset({*exclude_tasks, own_task})

@@ -57,10 +57,10 @@ def list_items(
     else:
         width = max(40, out.width - 4)
         for item in found:
-            colour = "green" if item.polarity == "success" else "yellow"
+            color = "green" if item.polarity == "success" else "yellow"
             times = len(item.provenances)
             source = f"{item.polarity}{f', learned {times} times' if times > 1 else ''}"
-            out.print(Text.assemble((item.id, "dim"), "  ", (item.title, "bold"), "  ", (source, colour)))
+            out.print(Text.assemble((item.id, "dim"), "  ", (item.title, "bold"), "  ", (source, color)))
             out.print(Padding(Text(one_line(item.content, 2 * width)), (0, 0, 0, 4)))
 
 

@@ -37,7 +37,7 @@ _WAITS: dict[type, str] = {
     Select: "one rollout is selected",
 }
 
-LABEL_COLOURS = {"success": "green", "failure": "yellow", "unknown": "magenta"}
+LABEL_COLORS = {"success": "green", "failure": "yellow", "unknown": "magenta"}
 
 
 class Display(BaseCallback):
@@ -147,8 +147,8 @@ class Display(BaseCallback):
             if step.observation:
                 self._row("", Text(middle_cut(step.observation, 200), "dim"))
         for check in trajectory.checks:
-            colour = "green" if check.decision == "confirm" else "yellow"
-            findings = Text.assemble((check.decision, colour), "  ", (middle_cut(check.findings, 300), "dim"))
+            color = "green" if check.decision == "confirm" else "yellow"
+            findings = Text.assemble((check.decision, color), "  ", (middle_cut(check.findings, 300), "dim"))
             self._row(self._of(trajectory.rollout_id, "check"), findings)
         reason = _ENDED_EARLY.get(trajectory.stop_reason)
         if reason is not None:
@@ -193,4 +193,4 @@ def solved(outcome: Outcome | None) -> str:
 
 
 def _verdict(verdict: Verdict) -> Text:
-    return Text.assemble((verdict.label, LABEL_COLOURS[verdict.label]), "  ", (middle_cut(verdict.reasons, 300), "dim"))
+    return Text.assemble((verdict.label, LABEL_COLORS[verdict.label]), "  ", (middle_cut(verdict.reasons, 300), "dim"))

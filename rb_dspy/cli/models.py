@@ -24,13 +24,13 @@ def list_models(
     from rb_dspy.backbones import models
 
     shown = table("name", "size", "license", "here", "SHA-256")
-    for spec in models.catalogue():
+    for spec in models.catalog():
         status = models.status(spec.name, verify=verify)
         if json_:
             print_json({**spec.model_dump(mode="json"), "status": status})
         hint = f"[dim]rb-dspy models get {spec.name}[/]"
         mark = {"present": "[green]yes[/]", "absent": hint, "damaged": f"[red]damaged:[/] {hint}"}[status]
-        shown.add_row(spec.name, f"{spec.size / 1e6:,.0f} MB", spec.licence, mark, f"[dim]{spec.sha256[:12]}…[/]")
+        shown.add_row(spec.name, f"{spec.size / 1e6:,.0f} MB", spec.license, mark, f"[dim]{spec.sha256[:12]}…[/]")
     if not json_:
         out.print(shown)
 

@@ -1,4 +1,4 @@
-"""The distillers' prompts: two that keep facts (the default), and two that generalise, as the paper's do.
+"""The distillers' prompts: two that keep facts (the default), and two that generalize, as the paper's do.
 
 Success and failure differ from the first word on: optimizers match records to predictors by instructions.
 """

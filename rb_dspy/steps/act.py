@@ -19,7 +19,7 @@ from rb_dspy.protocols import Environment, EnvironmentFactory
 from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.transcript import cut, escape_fields, escape_markers
-from rb_dspy.text import normalise, summary_line
+from rb_dspy.text import normalize, summary_line
 
 T = TypeVar("T")
 
@@ -162,7 +162,7 @@ class Episode:
         observation, done = _text(result[0], "step"), bool(result[1])
         step = Step(thought=thought, action=action, observation=observation)
         self._steps.append(step)
-        shown = {"thought": escape_fields(step.thought), "action": escape_fields(normalise(shown_action))}
+        shown = {"thought": escape_fields(step.thought), "action": escape_fields(normalize(shown_action))}
         self._history.append({**self._turn, **shown})
         self._turn = {"observation": self._observation(observation)} if done else self._shown(observation)
         return done
@@ -178,7 +178,7 @@ class Episode:
         if valid is not None:
             if isinstance(valid, str) or not all(isinstance(action, str) for action in valid):
                 raise InfrastructureError(f"the environment's valid_actions returned {valid!r:.200}; expected texts")
-            turn["valid_actions"] = [escape_fields(normalise(action)) for action in valid]
+            turn["valid_actions"] = [escape_fields(normalize(action)) for action in valid]
             self._actions = dict(zip((each.strip() for each in turn["valid_actions"]), valid, strict=True))
         return turn
 
@@ -218,4 +218,4 @@ def _guarded(what: str, function: Callable[..., T], *args: Any) -> T:
 def _text(observation: object, what: str) -> str:
     if not isinstance(observation, str):
         raise InfrastructureError(f"the environment's {what} returned {observation!r:.200}; expected text")
-    return normalise(observation)
+    return normalize(observation)

@@ -15,7 +15,7 @@ import dspy
 import pydantic
 from dspy import lm15
 
-from rb_dspy.text import normalise
+from rb_dspy.text import normalize
 
 _ASKED = re.compile(r"\n\nRespond with (?:the corresponding output fields|a JSON object)[^\n]*\Z")
 """The output instructions that dspy's adapters add at the end of the last message; elsewhere the words are content."""
@@ -188,7 +188,7 @@ def _read(request: lm15.Request) -> Prompt:
     system = request.system
     if not isinstance(system, str):
         system = "" if system is None else "".join(getattr(part, "text", "") for part in system)
-    messages = tuple((message.role, normalise(message.text or "")) for message in request.messages)
+    messages = tuple((message.role, normalize(message.text or "")) for message in request.messages)
     return Prompt(system, messages, request.config.temperature, request.config.seed)
 
 

@@ -43,7 +43,7 @@ log = logging.getLogger("rb_dspy")
 _SECONDS = 10.0
 """Minimum time between two progress reports of an evaluation."""
 _TEXT = "#707880"
-_COLOURS = ("#3b82e0", "#2f9e63", "#d65a4a", "#b07cc6", "#d99a2b", "#4fb3bf", "#8a8f98", "#c2577f")
+_COLORS = ("#3b82e0", "#2f9e63", "#d65a4a", "#b07cc6", "#d99a2b", "#4fb3bf", "#8a8f98", "#c2577f")
 
 
 class StreamRun:
@@ -223,7 +223,7 @@ def learning_curve(curves: Mapping[str, Sequence[float | None]], label: str) -> 
         marker = "o" if len(rates) == 1 else ""
         title = name.replace("$", r"\$")  # matplotlib reads text between dollar signs as a formula
         axes.plot(
-            range(1, len(rates) + 1), rates, color=_COLOURS[number % len(_COLOURS)], linewidth=2, marker=marker,
+            range(1, len(rates) + 1), rates, color=_COLORS[number % len(_COLORS)], linewidth=2, marker=marker,
             label=title,
         )  # fmt: skip
     axes.set(xlabel="tasks with a known outcome", ylabel=label, ylim=(-0.03, 1.03))

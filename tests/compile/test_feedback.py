@@ -268,7 +268,7 @@ def test_streams_are_scored_by_solved_tasks_and_explained_for_each_predictor() -
 
 
 @pytest.mark.parametrize("history", [True, False])
-def test_the_call_that_is_shown_is_recognised(history: bool) -> None:
+def test_the_call_that_is_shown_is_recognized(history: bool) -> None:
     program, stream = simple(gullible), locks("4711", "4711")
     pred = StreamProgram(program, embedder=HashEmbedder())(stream=stream)
     turn = {"task": stream.tasks[1].instruction}

@@ -77,24 +77,24 @@ def test_an_answer_of_the_judge_that_cannot_be_parsed_is_no_verdict() -> None:
     assert verdict.label == "unknown"
 
 
-def labelled(*labels: bool) -> list[Any]:
+def labeled(*labels: bool) -> list[Any]:
     tasks = locks(1, len(labels))
     return [dspy.Example(task=task, success=label) for task, label in zip(tasks, labels, strict=True)]
 
 
 def test_a_stratified_sample_has_as_many_failures_as_successes() -> None:
-    examples = labelled(*[True] * 9, *[False] * 3)
+    examples = labeled(*[True] * 9, *[False] * 3)
     sample = stratified(examples, 12, "0/dev")
     assert [each.success for each in sample].count(True) == [each.success for each in sample].count(False) == 3
     assert {each.task.id for each in sample} == {each.task.id for each in stratified(examples, 12, "0/dev")}
     assert {each.task.id for each in sample} != {each.task.id for each in stratified(examples, 12, "1/dev")}
     assert [each.success for each in stratified(examples, 4, "0/dev")].count(True) == 2
-    assert len(stratified(labelled(*[True] * 5), 4, "0/dev")) == 4
-    assert len(stratified(labelled(*[True] * 5, False), 6, "0/dev")) == 6, "one failure has no say"
+    assert len(stratified(labeled(*[True] * 5), 4, "0/dev")) == 4
+    assert len(stratified(labeled(*[True] * 5, False), 6, "0/dev")) == 6, "one failure has no say"
 
 
 def test_balanced_accuracy_is_one_half_for_a_judge_that_always_says_the_same() -> None:
-    examples = labelled(*[True] * 9, *[False] * 3)
+    examples = labeled(*[True] * 9, *[False] * 3)
 
     def mean(rows: dict[str, list[float]]) -> float:
         return sum(row[0] for row in rows.values()) / len(rows)

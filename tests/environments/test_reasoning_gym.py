@@ -69,7 +69,7 @@ def test_a_question_that_the_package_cannot_answer_is_passed_over():
     assert [task.id.rpartition("-")[2] for task in first("base_conversion", 5, seed=180)] == ["0", "1", "2", "3", "5"]
 
 
-def test_neighbouring_seeds_share_no_questions():
+def test_neighboring_seeds_share_no_questions():
     # The package adds seed and index: its own seeds 0 and 1 share all questions but one.
     questions = [{task.instruction for task in first("chain_sum", 100, seed=seed)} for seed in (0, 1)]
     assert not questions[0] & questions[1]

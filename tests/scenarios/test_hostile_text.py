@@ -136,7 +136,7 @@ def test_a_lesson_that_imitates_does_not_begin_a_line(bank: MemoryBank) -> None:
 
 
 @pytest.mark.parametrize("place", ["instruction", "observation", "answer"])
-def test_invisible_characters_are_kept_or_normalised_and_never_refused(place: str) -> None:
+def test_invisible_characters_are_kept_or_normalized_and_never_refused(place: str) -> None:
     characters = "\u00ad\u200b\u200d\u200e\u2067\ufeff\x00"
     prompts = shown(**{place: "; ".join(f"Gr\u00f6{each}\u00dfe 7" for each in characters)})
     assert max(len(re.findall("Gr\u00f6.?\u00dfe 7", prompt.text)) for prompt in prompts) >= len(characters)

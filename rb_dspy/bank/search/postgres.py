@@ -14,7 +14,7 @@ from rb_dspy.bank.store.postgres import MAX_INDEXED, PostgresDatabase
 from rb_dspy.bank.store.sql import SqlScope
 from rb_dspy.errors import EmbedderMismatch
 from rb_dspy.protocols import Vectors
-from rb_dspy.text import normalise
+from rb_dspy.text import normalize
 
 _EXACT = 10_000
 """Up to this number in a scope, vectors are compared one by one, which is exact; above, the index is used."""
@@ -116,7 +116,7 @@ def _filters(only: Filter) -> tuple[str, dict[str, Any]]:
     if only.at is not None:
         values["at"] = only.at
     # a text that is not normalized is no task's id, and PostgreSQL would reject some of them
-    tasks = [task for task in only.exclude_tasks if normalise(task) == task]
+    tasks = [task for task in only.exclude_tasks if normalize(task) == task]
     if tasks:
         parts.append("task_id <> ALL(:tasks)")
         values["tasks"] = tasks
