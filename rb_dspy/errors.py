@@ -99,7 +99,7 @@ class UnparseableOutput(RBError):
 
 
 class BankError(RBError):
-    """The operation of the bank failed; stored data is unchanged."""
+    """The operation of the bank failed; no stored lesson was lost."""
 
     exit_code = 6
 

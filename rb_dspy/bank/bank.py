@@ -293,7 +293,7 @@ class MemoryBank:
         polarity: Polarity | None = None,
         mode: Mode = "dense",
     ) -> list[Retrieved]:
-        """Return the ``k`` nearest experiences or items, best first; fewer only if the scope has no more.
+        """Return the nearest experiences or items that pass all filters, best first, at most ``k``.
 
         Filters are applied before ranking, so ``k`` results are returned whenever ``k`` exist. Equal scores (to 1e-5)
         are ordered newest first. Text beyond the embedder's limit is ignored.
@@ -506,7 +506,8 @@ class MemoryBank:
 
         Raises:
             InputError: The bank has nothing from ``source``.
-            StorageError: This is a fork or a snapshot, or the bank cannot be written, or others read it meanwhile.
+            StorageError: This is a fork or a snapshot, or the bank cannot be written; or others
+                were reading it, so the text is deleted but still in the log: purge again.
         """
         scope, name = self._own_scope("purge"), normalize(source)
         with scope.write(exclusive=True) as writer:

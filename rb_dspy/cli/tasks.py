@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".jsonl", ".csv", ".parquet")
 COMPILED = 100
-"""Tasks of a named stream in a compile: 30 of them are held out, which in eight orders show a gain of 20 points."""
+"""Tasks of a named stream in a compile: 40 of them are held out, which in eight orders show a gain of 13 points."""
 
 
 @dataclass(frozen=True)

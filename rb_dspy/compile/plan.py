@@ -23,7 +23,7 @@ from rb_dspy.text import counted
 WINDOW = (2, 10)
 """Minimum and maximum tasks of a window: a lesson comes from one task and helps with another."""
 GOOD_SAMPLE = 30
-"""Held-out tasks that show a gain of about 20 points in eight orders."""
+"""Held-out tasks that show a gain of about 15 points in eight orders."""
 
 
 class CompilePlan(pydantic.BaseModel):

@@ -30,11 +30,12 @@ class Contrast(dspy.Module):
     def forward(
         self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None = None
     ) -> Distilled:
-        """Return at most ``max_items`` drafts. ``verdicts``, one per trajectory, are required with labels.
+        """Return at most ``max_items`` drafts. ``verdicts``, one per trajectory, are required if ``labels`` is set.
 
         Raises:
             UnparseableOutput: The answer could not be parsed.
             InfrastructureError: The call failed.
+            InputError: Verdicts are missing.
         """
         if self.config.labels and (verdicts is None or len(verdicts) != len(trajectories)):
             raise InputError(f"contrast with labels needs {len(trajectories)} verdicts, got {len(verdicts or ())}")

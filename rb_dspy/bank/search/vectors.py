@@ -83,7 +83,7 @@ class VectorIndex:
             self._rows.ended[places[found]] = pairs[found, 1]
 
     def search(self, vector: Vectors, count: int, only: Filter) -> list[Hit]:
-        """The ``count`` nearest rows that pass ``only``, best first; equal scores are ordered newest first."""
+        """Return the best ``count`` rows found that pass ``only``, best first; of equal scores the newest first."""
         rows = self._rows
         if not rows.count:
             return []
