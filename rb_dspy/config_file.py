@@ -128,7 +128,7 @@ def _put(data: dict[str, Any], keys: tuple[str, ...], value: Any, source: str, s
     for name in tables:
         data = data.setdefault(name, {})
         if not isinstance(data, dict):
-            raise ConfigError(f"{source} {'.'.join(keys)}: {name!r} is not a table")
+            raise ConfigError(f"{source} {'.'.join(keys)}: {name!r} is not a table; expected keys below [{name}]")
     if isinstance(value, Mapping) and isinstance(data.get(last), dict):
         return  # an empty table removes nothing
     data[last] = value

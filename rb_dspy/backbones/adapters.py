@@ -108,7 +108,9 @@ def json_pattern(pattern: str) -> str:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise InputError(f"action_pattern {pattern!r} is not a regular expression: {error}") from error
+        raise InputError(
+            f"action_pattern {pattern!r} is not a regular expression: {error}; expected one such as ^(GO .*)$"
+        ) from error
     tokens = _TOKEN.findall(pattern)
     if tokens[:1] == ["^"]:
         del tokens[0]

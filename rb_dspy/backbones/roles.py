@@ -180,7 +180,7 @@ def _make_lm(config: BackboneConfig) -> Any:
     try:
         lm = dspy.LM(config.model, cache=config.cache, num_retries=config.num_retries, **kwargs)
     except (ValueError, TypeError, dspy.LMError) as exc:
-        raise BackboneError(f"{config.model}: {exc}") from exc
+        raise BackboneError(f"{config.model}: {exc}; check the name and the options of the model") from exc
     lm.omit_temperature = config.temperature == "none"
     return lm
 

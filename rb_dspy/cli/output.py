@@ -130,7 +130,7 @@ def confirm_cost(calls: int, *, yes: bool) -> None:
 
 @contextmanager
 def ends_on_interrupt(text: str) -> Iterator[None]:
-    """End the command with the line ``text`` if the block is interrupted."""
+    """On Ctrl-C or SIGTERM, print ``interrupted: text`` and end the command."""
     try:
         yield
     except KeyboardInterrupt:

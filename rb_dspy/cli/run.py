@@ -248,4 +248,4 @@ def _check_errors(report: RunReport) -> None:
     if any(result.prediction is not None for result in report.results):
         warn(f"no task could be scored; last error: {last}")
     else:
-        raise InfrastructureError(f"every task failed; last error: {last}")
+        raise InfrastructureError(f"every task failed; try rb-dspy models check; last error: {last}")

@@ -95,7 +95,9 @@ def compare(
     ]
     both = [id for id in scores[0] if id in scores[1]]
     if not both:
-        raise InputError(f"runs {runs[0].id} and {runs[1].id} have no scored task in common; nothing can be compared")
+        raise InputError(
+            f"runs {runs[0].id} and {runs[1].id} have no scored task in common; choose two runs of the same tasks"
+        )
     found = paired(
         *({id: [each[id]] for id in both} for each in scores),
         streams=any(each.head["memory"] == "on" for each in runs),

@@ -164,7 +164,7 @@ class Report(pydantic.BaseModel):
         except FileNotFoundError:
             raise InputError(f"{path}: no such file; expected the report.json of an evaluation") from None
         except OSError as exc:
-            raise RBError(f"{path}: cannot be read: {exc.strerror}") from exc
+            raise RBError(f"{path}: cannot be read: {exc.strerror}; check its permissions") from exc
         except pydantic.ValidationError as exc:
             field, problem = first_error(exc)
             raise InputError(f"{path}: {field[:100]}: {problem}; expected the report.json of an evaluation") from None

@@ -53,7 +53,7 @@ def read_prediction(fields: dict[str, Any], trajectory: dict[str, Any]) -> dict[
 
 
 def numbered_steps(fields: dict[str, Any]) -> list[_Step]:
-    """Read the steps of ``ReAct`` or ``CodeAct``."""
+    """Read steps from numbered fields such as ``thought_0`` (``ReAct``, ``CodeAct``)."""
     turns: dict[int, dict[str, Any]] = {}
     for name, value in fields.items():
         if match := _NUMBERED.fullmatch(name):
