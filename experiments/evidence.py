@@ -4,8 +4,12 @@ Run: ``python experiments/evidence.py screens``, ``scaling`` or ``picture``.
 
 ``screens`` runs 20 tasks of each stream without memory and with oracle lessons in the bank; ``scaling`` compares one
 rollout with three. Both take hours on two cores, and continue if they are started again. ``picture`` draws the
-learning curves of the evaluation in ``evidence/directory``; ``LOG.md`` has its command. Results are in
-``experiments/evidence/``.
+learning curves of this evaluation, which has to be run first::
+
+    rb-dspy evaluate directory -n 32 --seed 1 --arms none,placebo,raw,bank,true_verdicts --orders 3 \\
+        --folder experiments/evidence/directory
+
+Results are in ``experiments/evidence/``.
 """
 
 from __future__ import annotations
