@@ -6,8 +6,8 @@ Run: ``python experiments/evidence.py screens``, ``scaling`` or ``picture``.
 rollout with three. Both take hours on two cores, and continue if they are started again. ``picture`` draws the
 learning curves of this evaluation, which has to be run first::
 
-    rb-dspy evaluate directory -n 32 --seed 1 --arms none,placebo,raw,bank,true_verdicts --orders 3 \\
-        --folder experiments/evidence/directory
+    rb-dspy evaluate directory -n 32 --seed 1 --arms none,placebo,raw,bank,true_verdicts \\
+        --orders 3 --folder experiments/evidence/directory
 
 Results are in ``experiments/evidence/``.
 """

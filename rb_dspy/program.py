@@ -37,7 +37,7 @@ class ReasoningBank(dspy.Module):
 
     Args:
         config: Settings of the steps; ``ProgramConfig.paper()`` has the paper's values.
-        backbones: ``Backbones``, or a dict of language models by role. Without them dspy's configured LM plays every role.
+        backbones: ``Backbones``, or a dict role -> language model. Without them dspy's configured LM plays every role.
         environments: Makes the environment of a rollout from the task.
         judge: Replaces the LLM judge: ``(task, trajectory) -> Verdict``; may be async.
         reranker: Chooses among ``RetrieveConfig.candidates`` matches.
