@@ -52,7 +52,7 @@ def encode(value: Mapping[str, Any]) -> bytes:
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as exc:
-        raise InputError(f"cannot be written as JSON: {exc}") from exc
+        raise InputError(f"cannot be written as JSON: {exc}; expected JSON values") from exc
     if not text.isascii():  # join surrogate pairs, which every reader joins
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     line = text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes its JSON escape

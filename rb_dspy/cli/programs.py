@@ -61,7 +61,7 @@ def show(
     tracking = tracker(options.settings(config, set_), True)
     found = tracking.programs(name)
     if not found:
-        raise InputError(f"no program {name!r} is registered")
+        raise InputError(f"no program {name!r} is registered; see `rb-dspy programs list`")
     champion = next((each for each in found if each.champion), found[-1])
     each = champion if version is None else next((each for each in found if each.version == version), None)
     if each is None:

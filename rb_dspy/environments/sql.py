@@ -133,7 +133,7 @@ def read_questions(
         for number, row in enumerate(rows, 1):
             database = Path(databases) / row["db_id"] / f"{row['db_id']}.sqlite"
             if not database.is_file():
-                raise InputError(f"{file}: question {number}: there is no database {database}")
+                raise InputError(f"{file}: question {number}: there is no database {database}; check the folder")
             arguments = {
                 "database": str(database.absolute()),
                 "query": row.get("query") or row["SQL"],
@@ -227,7 +227,7 @@ def _open(args: _Args, steps: int | None = None) -> _Reading:
     """Open a connection that closes at the end of its ``with``, reads only, and stops a query after ``steps``."""
     if args.database:
         if not Path(args.database).is_file():
-            raise InputError(f"env_args.database: there is no file {args.database}")
+            raise InputError(f"env_args.database: there is no file {args.database}; check the path")
         connection = sqlite3.connect(f"{Path(args.database).absolute().as_uri()}?mode=ro", uri=True)
     else:
         connection = sqlite3.connect(":memory:")

@@ -165,7 +165,7 @@ def load(name_or_uri: str, backbones: BackbonesLike | None, version: int | str |
         model = mlflow.pyfunc.load_model(uri)
     served = model.unwrap_python_model()
     if not hasattr(served, "use"):
-        raise InputError(f"{uri}: not a program that rb_dspy registered")
+        raise InputError(f"{uri}: not a program that rb_dspy registered; see `rb-dspy programs list`")
     if backbones is not None:
         served.use(backbones)
     return model

@@ -122,7 +122,7 @@ def _task(given: TaskIn) -> Task:
     try:
         return Task(**{"id": _NO_ID, **fields, "env_args": json.loads(args) if isinstance(args, str) else args})
     except ValueError as exc:  # pydantic's and json's
-        raise InputError(f"not a task: {summary_line(exc, 200)}") from None
+        raise InputError(f"not a task: {summary_line(exc, 200)}; expected the fields of Task") from None
 
 
 mlflow.models.set_model(ServedProgram())

@@ -76,7 +76,7 @@ class PostgresDatabase:
             with self.reading() as connection:
                 exists = self._check_schema(connection)
             if not exists and not create:
-                raise StorageError(f"{self.location}: no bank there")
+                raise StorageError(f"{self.location}: has no bank; check the address, or open it with create=True")
             if not exists:
                 self._make_tables()
         except BaseException:
