@@ -48,7 +48,7 @@ def config_error(
         if removed is not None:
             return ConfigError(f"{source}: key {key!r} was removed; {removed}")
         near = difflib.get_close_matches(path[-1], allowed, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(allowed)}"
+        hint = f"did you mean {'.'.join((*path[:-1], near[0]))!r}?" if near else f"known here: {', '.join(allowed)}"
         return ConfigError(f"{source}: unknown key {key!r}; {hint}")
     if error["type"] == "missing":
         return ConfigError(f"{source}: {key} is missing")

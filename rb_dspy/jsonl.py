@@ -97,7 +97,8 @@ def _parse(text: bytes, place: str, expected: str) -> dict[str, Any]:
     try:
         value = json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as exc:  # not JSON, not UTF-8, too many digits or brackets
-        raise InputError(f"{place}: cannot be parsed ({exc}); expected {expected}, in UTF-8") from None
+        problem = f"{exc.msg} at column {exc.colno}" if isinstance(exc, json.JSONDecodeError) else str(exc)
+        raise InputError(f"{place}: cannot be parsed ({problem}); expected {expected}, in UTF-8") from None
     if not isinstance(value, dict):
         raise InputError(f"{place}: is {type(value).__name__}, not an object; expected {expected}")
     return value

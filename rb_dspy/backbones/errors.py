@@ -14,7 +14,7 @@ _FATAL = (dspy.LMAuthError, dspy.LMBillingError, dspy.LMConfigurationError, dspy
 
 _HINTS = {
     dspy.LMAuthError: "the provider refused the key: check the environment variable that holds it",
-    dspy.LMNotConfiguredError: "no key: export the provider's key, or name its variable in api_key_env",
+    dspy.LMNotConfiguredError: "no key: set OPENAI_API_KEY or your provider's variable, or name one in api_key_env",
     dspy.LMBillingError: "the account has no credit left",
     dspy.LMTransportError: "the server cannot be reached: check api_base and that it runs",
     dspy.LMTimeoutError: "the server did not answer in time: check api_base, or raise the role's timeout (seconds)",
@@ -61,7 +61,7 @@ def explain(exc: BaseException) -> str:
     if own is not None:
         return summary_line(own)
     if _is_missing(exc):
-        hint: str | None = "the server has no such model, or nothing is at this address: check its name and api_base"
+        hint: str | None = "no such model: write PROVIDER/MODEL, such as openai/gpt-4o-mini, and check api_base"
     else:
         hint = next((_HINTS[kind] for kind in type(exc).__mro__ if kind in _HINTS), None)
     return f"{hint} ({summary_line(exc, 160)})" if hint else summary_line(exc, 240)

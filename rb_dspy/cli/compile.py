@@ -137,7 +137,7 @@ def _print_result(compiled: Compiled) -> None:
     if compiled.changed:
         print_diff(compiled.diff())
     else:
-        say("unchanged: no candidate was better on dev; a larger --budget or a stronger --reflection may find one")
+        say("unchanged: no candidate was better on dev; a larger --budget or another optimizer may find one")
     out.print(Rule("cost", align="left", style="dim"))
     out.print(usage_table(compiled.usage))
     broken = f"; {compiled.broken} failed and count as 0" if compiled.broken else ""

@@ -54,7 +54,7 @@ def print_summary(rows: Sequence[dict[str, Any]], total: int) -> None:
     if found["judged"]:
         agree = "agrees" if found["judged"] == 1 else "agree"
         of = share(found["agreements"], found["judged"], "verdict", f" {agree} with ground truth", "")
-        table.add_row("judge", f"{of}; always the same verdict: {found['judge_base_rate']:.0%}")
+        table.add_row("judge", f"{of}; one that always says the same: {found['judge_base_rate']:.0%}")
     for name, key, text in (
         ("resumed", "resumed", "learned from an earlier rollout, outcome unknown"),
         ("cut off", "cut_off", "ended at the limit of steps or context"),

@@ -132,7 +132,8 @@ def compile_streams(found: Source, n: int | None) -> Streams:
 
 
 def _read(file: Path, *, any_env: bool) -> TaskStream:
-    """All tasks of a file. Raises ``InputError`` that names the file, also for an environment that is not installed."""
+    """All tasks of a file. Raises ``InputError`` that names the file, also for a task that cannot be run here."""
+    from rb_dspy.environments.question import Question
     from rb_dspy.plugins import environment_family
     from rb_dspy.stream import TaskStream
 
@@ -140,7 +141,9 @@ def _read(file: Path, *, any_env: bool) -> TaskStream:
     stream = dict(zip(SUFFIXES, readers, strict=True))[file.suffix.lower()](file)
     for task in stream if not any_env else ():
         try:
-            environment_family(task.env)
+            family = environment_family(task.env)
+            if isinstance(family, Question):
+                family.make(task)  # checks its answers
         except InputError as exc:
             raise InputError(f"{file}: task {task.id!r}: {exc}") from None
     return stream

@@ -125,6 +125,7 @@ class CellRun:
             tries=tries,
             verdict=prediction.verdict.label if prediction is not None and prediction.verdict else None,
             steps=None if prediction is None else len(prediction.trajectory.steps),
+            answer=prediction.trajectory.answer[:200] if prediction and prediction.trajectory.answer else None,
             shown=tuple((item.id, item.title) for item in shown.items),
             learned=learned,
             usage=ledger.usage(),

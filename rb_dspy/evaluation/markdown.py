@@ -103,7 +103,7 @@ def sections(report: Report) -> Iterator[Section]:
             ]
             for name, arm in report.arms.items()
         ],
-        "shown: tasks with a lesson; judge right: by ground truth; in brackets: a judge with always the same verdict;"
+        "shown: tasks with a lesson; judge right: by ground truth; in brackets: a judge that always says the same;"
         " errors: tasks that broke twice, which count as failures; learned: lessons, over all orders.",
     )
     yield Section(

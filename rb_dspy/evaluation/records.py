@@ -47,6 +47,8 @@ class TaskRecord(pydantic.BaseModel):
     tries: int = 1
     verdict: Label | None = None
     steps: int | None = None
+    answer: str | None = None
+    """What the agent submitted, its first 200 characters."""
     shown: tuple[tuple[str, str], ...] = ()
     """Id and title of each lesson that was shown."""
     learned: int = 0

@@ -83,8 +83,8 @@ def split_streams(
     if fixed.count(None) < len(empty):
         raise InputError(
             f"{stream.name}: no tasks are left for {' and '.join(empty)}: {counted(len(tasks), 'task')} make only"
-            f" {counted(len(groups), 'group')} that share a template, a fold or nearly the same text; add tasks of"
-            " other templates (and folds), or keep only templates apart with check=False"
+            f" {counted(len(groups), 'group')} that share a template, a fold or nearly the same text; expected at"
+            f" least {len(COMPILE_SHARES)}: add tasks of other templates, or in Python pass check=False"
         )
     placed: dict[str, list[int]] = {part: [] for part in COMPILE_SHARES}
     for group, part in zip(groups, fixed, strict=True):

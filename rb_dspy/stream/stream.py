@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import hashlib
 import json
 from collections import Counter
@@ -222,8 +223,10 @@ def named_tasks(
         MissingDependency: The environment cannot run here.
     """
     if name not in stream_names():
+        near = difflib.get_close_matches(name, stream_names(), n=1)
+        hint = f"did you mean {near[0]!r}? Streams are" if near else "expected"
         raise InputError(
-            f"unknown stream {name!r}; expected {', '.join(stream_names())}, or a file of tasks that ends in .jsonl,"
+            f"unknown stream {name!r}; {hint} {', '.join(stream_names())}, or a file of tasks that ends in .jsonl,"
             " .csv or .parquet"
         )
     env, preset = PRESETS.get(name, (name, None))
@@ -270,7 +273,10 @@ def _task(name: str, place: str, value: Any, times: Counter[str]) -> Task:
         raise InvalidTask(f"{place}: {exc}") from None
     except pydantic.ValidationError as exc:
         field, problem = first_error(exc)
-        raise InvalidTask(f"{place}: {field[:200]}: {problem}; a task has the fields {', '.join(FIELDS)}") from None
+        known = [*FIELDS, *ANSWERS, REVEAL]
+        near = difflib.get_close_matches(field, known, n=1) if field not in known else ()
+        hint = f"did you mean {near[0]!r}?" if near else f"a task has the fields {', '.join(known)}"
+        raise InvalidTask(f"{place}: {field[:200]}: {problem}; {hint}") from None
 
 
 def _with_arguments(fields: Mapping[str, Any]) -> dict[str, Any]:
