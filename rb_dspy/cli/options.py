@@ -38,9 +38,7 @@ Set = Annotated[
     list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override one setting; may be repeated.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, one value per line.")]
-Yes = Annotated[
-    bool, typer.Option("--yes", "-y", help="Skip the questions before a deletion and before more than 1,000 model calls.")
-]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a deletion or more than 1,000 model calls.")]
 
 Bank = Annotated[
     str | None,

@@ -43,8 +43,8 @@ def with_password(url: str, user: str = "postgres") -> str:
 
 
 def test_opening_without_create_makes_nothing(bare_url: str, postgres_server: PostgresServer) -> None:
-    refused(StorageError, "no bank there", with_password(bare_url), create=False)
-    refused(StorageError, "no bank there", bare_url, at="then")
+    refused(StorageError, "has no bank", with_password(bare_url), create=False)
+    refused(StorageError, "has no bank", bare_url, at="then")
     assert postgres_server.execute("SELECT to_regnamespace('rb_dspy')", bare_url) == [(None,)]
 
 
