@@ -44,7 +44,7 @@ def screens(program: ReasoningBank) -> None:
     """Check whether perfect lessons would help."""
     for name, templates in STREAMS.items():
         stream = TaskStream.named(name, n=20, seed=SEED, templates=templates)
-        print(name, screen(program, stream, folder=EVIDENCE / "screens" / name, on_progress=print), flush=True)
+        print(name, screen(program, stream, folder=EVIDENCE / "screens" / name, on_progress=print, jobs=2), flush=True)
 
 
 def scaling(program: ReasoningBank) -> None:
