@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -40,14 +41,14 @@ WINDOW = 8
 """Tasks per point of a curve: every service of ``directory`` once."""
 
 
-def screens(program: ReasoningBank) -> None:
+def screens(program: ReasoningBank, names: Sequence[str]) -> None:
     """Check whether perfect lessons would help."""
-    for name, templates in STREAMS.items():
-        stream = TaskStream.named(name, n=20, seed=SEED, templates=templates)
+    for name in names:
+        stream = TaskStream.named(name, n=20, seed=SEED, templates=STREAMS[name])
         print(name, screen(program, stream, folder=EVIDENCE / "screens" / name, on_progress=print, jobs=2), flush=True)
 
 
-def scaling(program: ReasoningBank) -> None:
+def scaling(program: ReasoningBank, _: Sequence[str]) -> None:
     """One rollout against three (MaTTS, parallel), on other tasks than the evaluation."""
     arms = {
         "none": Arm(program, "none"),
@@ -59,7 +60,7 @@ def scaling(program: ReasoningBank) -> None:
     print(evaluate(arms, stream, orders=3, baseline="one rollout", folder=folder, on_progress=print))
 
 
-def picture(_: ReasoningBank) -> None:
+def picture(_: ReasoningBank, __: Sequence[str]) -> None:
     """Draw the share of solved tasks by position in the stream, averaged over orders."""
     solved: dict[tuple[str, int], list[bool]] = defaultdict(list)
     for line in (EVIDENCE / "directory" / "records.jsonl").read_text().splitlines():
@@ -79,9 +80,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("screens", "scaling", "picture"))
     parser.add_argument("--model", default="local/qwen2.5-coder-1.5b")
+    parser.add_argument("--streams", nargs="*", default=list(STREAMS), choices=STREAMS, help="of the screens")
     options = parser.parse_args()
     part = {"screens": screens, "scaling": scaling, "picture": picture}[options.part]
-    part(ReasoningBank(backbones=Backbones(agent=options.model)))
+    part(ReasoningBank(backbones=Backbones(agent=options.model)), options.streams)
 
 
 if __name__ == "__main__":

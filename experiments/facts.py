@@ -202,8 +202,11 @@ def judged(judge: Judge, every: Sequence[Record], path: Path) -> list[dict[str, 
     return [done[record.task.id] for record in every]
 
 
-def compiled(distill: Distill, train: Sequence[Record], budget: int) -> Distill:
-    """The distiller with prompts that GEPA wrote, by whether the fact was kept."""
+def compiled(distill: Distill, train: Sequence[Record], budget: int, reflection: Any, path: Path) -> Distill:
+    """The distiller with prompts that GEPA wrote, by whether the fact was kept; read from ``path`` if it exists."""
+    if path.exists():
+        distill.load(path)
+        return distill
     examples = [
         dspy.Example(
             task=each.task,
@@ -222,15 +225,12 @@ def compiled(distill: Distill, train: Sequence[Record], budget: int) -> Distill:
         return dspy.Prediction(score=float(kept), feedback=feedback)
 
     optimizer = dspy.GEPA(
-        metric=metric, max_metric_calls=budget, reflection_lm=_lm(distill), num_threads=1, failure_score=0.0
+        metric=metric, max_metric_calls=budget, reflection_lm=reflection, num_threads=1, failure_score=0.0
     )
     half = len(examples) // 2
     made: Distill = optimizer.compile(distill, trainset=examples[:half], valset=examples[half:])
+    made.save(path)
     return made
-
-
-def _lm(distill: Distill) -> Any:
-    return distill.success.lm or dspy.settings.lm
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -272,7 +272,11 @@ def main() -> None:
         arms = {name: Distill(DistillConfig(prompts=name)) for name in ("facts", "general")}
         held_out = every[1::2]
         if options.compile:
-            arms["facts, compiled"] = compiled(arms["facts"], every[::2], options.compile)
+            reflection = program.backbones.lm("distiller").copy(temperature=1.0)
+            for name in list(arms):
+                distill = Distill(DistillConfig(prompts=name))
+                state = FOLDER / f"facts-{name}-compiled.json"
+                arms[f"{name}, compiled"] = compiled(distill, every[::2], options.compile, reflection, state)
         for name, distill in arms.items():
             rows = measured(name, distill, held_out if "compiled" in name else every, path)
             print(f"{name}: kept: {_table(rows, 'kept')}")
