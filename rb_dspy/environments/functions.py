@@ -60,6 +60,7 @@ class Functions:
         self._answer: str | None = None
         self._calls: list[str] = []
         self._count = 0
+        self.action_pattern = rf"^(({'|'.join(self._functions)})\(.*\)|{ANSWER} .*)$"
         lines = [_described(function, describe) for function in self._functions.values()]
         self.action_rules = (
             f"Your action is one call of a function with plain values, or '{ANSWER} ' and your final answer, which ends"

@@ -1,5 +1,6 @@
 """Functions as tools."""
 
+import re
 from typing import Any
 
 import pytest
@@ -36,6 +37,12 @@ def test_results_and_errors_are_what_the_agent_sees():
     assert "no such order" in environment.step("fail(3)")[0]
     assert "missing" in environment.step("add()")[0]
     assert "add, fail" in environment.step("sub(1)")[0]
+
+
+def test_the_pattern_of_actions_is_a_call_of_a_function_or_an_answer():
+    matches = re.compile(tools().action_pattern).match
+    assert all(map(matches, ["add(1)", "fail(x='a')", "ANSWER: 5"]))
+    assert not any(map(matches, ["add", "sub(1)", "add(1", "5"]))
 
 
 @pytest.mark.parametrize(
