@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ STYLES = ("-", "--", "-.", ":")
 
 @dataclass(frozen=True)
 class Line:
-    """A line, labeled with its name at the right end."""
+    """A line, labeled with its name at the right end; lines that end on one point share a label."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -38,22 +39,24 @@ def draw_lines(
     mpl.use("svg")
     import matplotlib.pyplot as plt
 
+    lines = [line for line in lines if line.points]
     for suffix, (text, grid, first, other) in COLORS.items():
         look: dict[str, Any] = {"svg.fonttype": "path", "svg.hashsalt": "rb_dspy", "font.size": 11}
         look |= dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), text)
         with mpl.rc_context(look | dict.fromkeys(("axes.edgecolor", "grid.color"), grid)):
             figure, axes = plt.subplots(figsize=(7.2, 4))
             for number, (line, style) in enumerate(zip(lines, STYLES, strict=False)):
-                if not line.points:
-                    continue
                 main = number == 0
                 color, width = (first, 2.4) if main else (other, 1.4)
                 axes.plot(
                     *zip(*line.points, strict=True), style, color=color, linewidth=width, marker="o", markersize=3.5
                 )
+            for end, names in itertools.groupby(sorted(lines, key=_end), key=_end):
+                label = ", ".join(line.name for line in names)
+                main = label == lines[0].name
                 axes.annotate(
-                    line.name,
-                    line.points[-1],
+                    label,
+                    end,
                     color=first if main else text,
                     fontweight="bold" if main else "normal",
                     xytext=(8, 0),
@@ -73,3 +76,7 @@ def draw_lines(
             figure.subplots_adjust(right=0.76)
             figure.savefig(path.with_stem(path.stem + suffix), transparent=True, metadata={"Date": None})
             plt.close(figure)
+
+
+def _end(line: Line) -> tuple[float, float]:
+    return line.points[-1]
