@@ -185,9 +185,10 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 PARENTS = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from rb_dspy.backbones.local import ServerSettings, running_server
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts jobs in the background without it
 settings = ServerSettings(Path(sys.argv[1]), 512, 1, 1)
 for way in ("ends", "interrupted", "killed"):
     if os.fork() > 0:
