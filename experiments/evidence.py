@@ -49,15 +49,21 @@ def screens(program: ReasoningBank, names: Sequence[str]) -> None:
 
 
 def scaling(program: ReasoningBank, _: Sequence[str]) -> None:
-    """One rollout against three (MaTTS, parallel), on other tasks than the evaluation."""
+    """One rollout against three (MaTTS, parallel), on other tasks than the evaluation.
+
+    The selector reads what the environment said after each answer, so three rollouts gain something without memory,
+    too. The arm "three, no memory" shows how much.
+    """
+    scaled = MaTTS(program, k=3)
     arms = {
         "none": Arm(program, "none"),
+        "three, no memory": Arm(scaled, "none"),
         "one rollout": Arm(program, "bank"),
-        "three rollouts": Arm(MaTTS(program, k=3), "bank"),
+        "three rollouts": Arm(scaled, "bank"),
     }
-    stream = TaskStream.named("directory", n=16, seed=2)
+    stream = TaskStream.named("directory", n=24, seed=2)
     folder = EVIDENCE / "scaling"
-    print(evaluate(arms, stream, orders=3, baseline="one rollout", folder=folder, on_progress=print))
+    print(evaluate(arms, stream, orders=3, jobs=8, baseline="one rollout", folder=folder, on_progress=print))
 
 
 def picture(_: ReasoningBank, __: Sequence[str]) -> None:
