@@ -53,14 +53,15 @@ class MaTTS(dspy.Module):
     mode          lessons are drawn from          submitted
     ============  ==============================  ==============================
     parallel      all rollouts, contrasted        the selector's choice
-    sequential    one rollout, checked k-1 times  the last attempt that answered
+    sequential    one rollout, checked k-1 times  that rollout
     best_of_n     the submitted rollout           the selector's choice
     vanilla       each rollout alone              the selector's choice
     ============  ==============================  ==============================
 
     It shares the steps of ``program``, is called in the same way, and returns the same fields for the submitted
     rollout, plus ``trajectories``, ``verdicts``, ``selection``, ``lost`` (rollouts that failed) and ``launched``. Every
-    rollout is stored as pending when it ends; a rollout that fails does not affect the others.
+    rollout is stored as pending when it ends (sequential: after its last pass); one that fails does not affect the
+    others.
 
     Args:
         program: Its steps, backbones and environments are used.
@@ -148,10 +149,9 @@ class MaTTS(dspy.Module):
         k = self.config.k
         if self.config.mode == "sequential":
             refined = self.refine(self.act, task, memory, environments, k)
-            for trajectory in refined.trajectories:
-                keep(trajectory)
-            lost = (Lost(str(len(refined.trajectories)), refined.error),) if refined.error else ()
-            return refined.trajectories, lost, refined.passes
+            keep(refined.trajectory)
+            lost = (Lost(str(refined.passes), refined.error),) if refined.error else ()
+            return (refined.trajectory,), lost, refined.passes
         self._check_temperature()
 
         def rollout(number: int) -> Trajectory:
@@ -177,17 +177,17 @@ class MaTTS(dspy.Module):
         mode, run = self.config.mode, partial(run_parallel, limit=self.config.at_once)
         judges = [partial(judge_rollout, self.judge, task, each) for each in trajectories]
         select = partial(self.select, task, trajectories)
-        alone = len(trajectories) == 1 or mode == "sequential"
+        alone = len(trajectories) == 1
         if not learn:
             verdicts = _verdicts(run(judges)) if self.config.select.verdicts and not alone else None
-            selection = Selection(_last_answer(trajectories)) if alone else select(verdicts)
+            selection = Selection(0) if alone else select(verdicts)
             return Lessons(verdicts or (), selection=selection)
         if mode == "parallel" and not (alone or self.config.contrast.labels or self.config.select.verdicts):
             drafts, selection, *results = run([partial(self.contrast, task, trajectories), select, *judges])
             return Lessons(_verdicts(results), _result_or_raise(drafts), _result_or_raise(selection))
         verdicts = _verdicts(run(judges))
         if alone or mode == "best_of_n":
-            selection = Selection(_last_answer(trajectories)) if alone else select(verdicts)
+            selection = Selection(0) if alone else select(verdicts)
             best = selection.index
             drafts = self.distill(task, trajectories[best], verdicts[best])
             return Lessons(verdicts, drafts, selection, "success" if verdicts[best].label == "success" else "failure")
@@ -247,12 +247,6 @@ def _raise_if_fatal(results: Sequence[object]) -> None:
     fatal = [each for each in errors if not isinstance(each, InfrastructureError | UnparseableOutput)]
     if fatal or len(errors) == len(results):
         raise (fatal or errors)[0]
-
-
-def _last_answer(trajectories: Sequence[Trajectory]) -> int:
-    """Return the index of the last attempt with an answer, else of the last attempt."""
-    answered = [number for number, each in enumerate(trajectories) if each.answer is not None]
-    return (answered or [len(trajectories) - 1])[-1]
 
 
 def _prediction(

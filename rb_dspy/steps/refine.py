@@ -22,9 +22,9 @@ from rb_dspy.text import summary_line
 
 @dataclass(frozen=True)
 class Refined:
-    """The attempts, oldest first (several if an environment could not be reopened), and the last error, if any."""
+    """The attempt after its last pass, the number of passes, and the error that ended them, if any."""
 
-    trajectories: tuple[Trajectory, ...]
+    trajectory: Trajectory
     passes: int
     error: str = ""
 
@@ -33,8 +33,8 @@ class Refine(dspy.Module):
     """Sequential scaling (paper, section 3.3): ``passes`` over one trajectory; the first is the attempt itself.
 
     Each further pass is a check that confirms or revises; the first check is thorough, later ones are short. A revision
-    continues in the same environment if it can be reopened; otherwise it is a new attempt in a fresh one, with the
-    findings in its prompt. The checks are part of the trajectory, so that judge and distiller read them.
+    continues in the same environment. If that cannot be reopened, for example because it has said whether the answer
+    was right, the attempt stays as it is. The checks are part of the trajectory, so that judge and distiller read them.
     """
 
     def __init__(self, config: RefineConfig | None = None) -> None:
@@ -49,38 +49,26 @@ class Refine(dspy.Module):
         Raises:
             InfrastructureError: The first attempt failed.
         """
-        attempts: list[Trajectory] = []
-        findings: list[str] = []
-        done = 1
-        while True:
-            number = len(attempts)
-            with open_environment(environments, task, number) as environment, metered() as ledger:
-                episode = Episode(act.predict, act.config, task, memory, environment, number, 0.0)
-                checks: list[Check] = []
-                try:
-                    episode.start(_notes(findings))
-                    episode.play()
-                    attempts.append(episode.trajectory(ledger.usage()))
-                    fresh = False
-                    while done < passes and not fresh:
-                        check = self._check(task, attempts[-1], findings)
-                        checks.append(check)
-                        findings.append(check.findings)
-                        done += 1
-                        attempts[-1] = episode.trajectory(ledger.usage(), checks)
-                        if check.decision == "confirm" and self.config.until_confirmed:
-                            return Refined(tuple(attempts), done)
-                        if check.decision == "revise":
-                            fresh = not episode.reopen(_notes([check.findings]))
-                            if not fresh:
-                                episode.play()
-                                attempts[-1] = episode.trajectory(ledger.usage(), checks)
-                except RBError as exc:
-                    if not attempts:
-                        raise
-                    return Refined(tuple(attempts), done, summary_line(exc))
-            if not fresh:
-                return Refined(tuple(attempts), done)
+        with open_environment(environments, task, 0) as environment, metered() as ledger:
+            episode = Episode(act.predict, act.config, task, memory, environment, 0, 0.0)
+            episode.start()
+            episode.play()
+            trajectory, checks = episode.trajectory(ledger.usage()), list[Check]()
+            try:
+                while len(checks) + 1 < passes:
+                    check = self._check(task, trajectory, [each.findings for each in checks])
+                    checks.append(check)
+                    trajectory = episode.trajectory(ledger.usage(), checks)
+                    if check.decision == "revise":
+                        if not episode.reopen(_note(check.findings)):
+                            break
+                        episode.play()
+                        trajectory = episode.trajectory(ledger.usage(), checks)
+                    elif self.config.until_confirmed:
+                        break
+            except RBError as exc:
+                return Refined(trajectory, len(checks) + 1, summary_line(exc))
+            return Refined(trajectory, len(checks) + 1)
 
     def _check(self, task: Task, trajectory: Trajectory, findings: Sequence[str]) -> Check:
         """Check the work so far. A check that cannot be parsed counts as confirm."""
@@ -102,8 +90,6 @@ class Refine(dspy.Module):
         return Check(after=after, findings=str(said.get("findings") or ""), decision=decision)
 
 
-def _notes(findings: Sequence[str]) -> str:
-    """Return the findings as the agent reads them when it continues or starts again; empty if there are none."""
-    if not findings:
-        return ""
-    return "You checked your work on this task before, and found:\n" + "\n".join(f"- {each}" for each in findings)
+def _note(findings: str) -> str:
+    """Return the findings of a check as the agent reads them when it continues; empty if there are none."""
+    return f"You checked your work on this task before, and found:\n- {findings}" if findings else ""
