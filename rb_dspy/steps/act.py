@@ -14,7 +14,7 @@ from rb_dspy import signatures
 from rb_dspy.backbones import call, metered, value
 from rb_dspy.concurrency import check_cancelled
 from rb_dspy.config import ActConfig
-from rb_dspy.errors import ContextOverflow, InfrastructureError, RBError, UnparseableOutput
+from rb_dspy.errors import ContextOverflow, InfrastructureError, RBError, UnparseableOutput, describe_error
 from rb_dspy.protocols import Environment, EnvironmentFactory
 from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage
 from rb_dspy.steps.memory import Memory
@@ -85,10 +85,9 @@ class Episode:
     _actions: dict[str, str] = field(default_factory=dict)
     _stop: StopReason = "max_steps"
 
-    def start(self, notes: str = "") -> None:
-        """Reset the environment. ``notes`` are shown under its first observation."""
-        observation = _text(_guarded("reset", self._environment.reset, self._task), "reset")
-        self._first_observation = "\n\n".join(filter(None, [observation, notes]))
+    def start(self) -> None:
+        """Reset the environment."""
+        self._first_observation = _text(_guarded("reset", lambda: self._environment.reset(self._task)), "reset")
         self._turn = {
             "task": escape_markers(self._task.instruction),
             "memory": self._memory.block,
@@ -145,7 +144,7 @@ class Episode:
         return Trajectory(
             task_id=self._task.id,
             steps=tuple(self._steps),
-            answer=_guarded("answer", self._environment.answer),
+            answer=_answer(_guarded("answer", lambda: self._environment.answer())),
             first_observation=self._first_observation,
             rollout_id=str(self._rollout),
             stop_reason=self._stop,
@@ -155,7 +154,7 @@ class Episode:
 
     def _step(self, thought: str, shown_action: str) -> bool:
         action = self._actions.get(shown_action.strip(), shown_action)
-        result = _guarded("step", self._environment.step, action)
+        result = _guarded("step", lambda: self._environment.step(action))
         # numpy's bools are valid too
         if not (isinstance(result, tuple) and len(result) == 2 and str(result[1]) in ("True", "False")):
             raise InfrastructureError(f"the environment's step returned {result!r:.200}; expected (observation, done)")
@@ -173,7 +172,7 @@ class Episode:
         pattern = getattr(self._environment, "action_pattern", None)
         if pattern:
             turn["action_pattern"] = pattern
-        valid = _guarded("valid_actions", self._environment.valid_actions)
+        valid = _guarded("valid_actions", self._valid_actions)
         self._actions = {}
         if valid is not None:
             if isinstance(valid, str) or not all(isinstance(action, str) for action in valid):
@@ -181,6 +180,10 @@ class Episode:
             turn["valid_actions"] = [escape_fields(normalize(action)) for action in valid]
             self._actions = dict(zip((each.strip() for each in turn["valid_actions"]), valid, strict=True))
         return turn
+
+    def _valid_actions(self) -> Sequence[str] | None:
+        valid = self._environment.valid_actions()
+        return valid if valid is None or isinstance(valid, str) else list(valid)
 
     def _observation(self, observation: str) -> str:
         return escape_markers(cut(observation, self._config.observation_tokens))
@@ -193,7 +196,7 @@ def open_environment(environments: EnvironmentFactory, task: Task, rollout: int)
     Raises:
         InfrastructureError: The factory failed. If ``close`` fails, only a warning is logged.
     """
-    environment = _guarded("factory", environments, task, str(rollout))
+    environment = _guarded("factory", lambda: environments(task, str(rollout)))
     try:
         yield environment
     finally:
@@ -203,16 +206,21 @@ def open_environment(environments: EnvironmentFactory, task: Task, rollout: int)
             _log.warning("task %s: closing the environment failed: %s", task.id, summary_line(exc, 300))
 
 
-def _guarded(what: str, function: Callable[..., T], *args: Any) -> T:
+def _guarded(what: str, call: Callable[[], T]) -> T:
     """Call the environment; turn its exceptions into an ``InfrastructureError`` of this task."""
     check_cancelled()
     try:
-        return function(*args)
+        return call()
     except RBError:
         raise
     except Exception as exc:
-        said = summary_line(exc, 300)
-        raise InfrastructureError(f"the environment's {what} failed: {type(exc).__name__}: {said}") from exc
+        raise InfrastructureError(f"the environment's {what} failed: {describe_error(exc, 300)}") from exc
+
+
+def _answer(answer: object) -> str | None:
+    if answer is not None and not isinstance(answer, str):
+        raise InfrastructureError(f"the environment's answer returned {answer!r:.200}; expected text, or None")
+    return answer
 
 
 def _text(observation: object, what: str) -> str:

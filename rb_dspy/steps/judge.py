@@ -10,12 +10,11 @@ from rb_dspy import signatures
 from rb_dspy.backbones import active, value
 from rb_dspy.concurrency import resolve
 from rb_dspy.config import JudgeConfig
-from rb_dspy.errors import InfrastructureError, RBError, UnparseableOutput
+from rb_dspy.errors import InfrastructureError, RBError, UnparseableOutput, describe_error
 from rb_dspy.protocols import Judge as JudgeProtocol
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps.ask import ask
 from rb_dspy.steps.transcript import rollout_fields
-from rb_dspy.text import summary_line
 
 
 class Judge(dspy.Module):
@@ -59,7 +58,7 @@ def judge_rollout(judge: JudgeProtocol, task: Task, trajectory: Trajectory) -> V
     except RBError:
         raise
     except Exception as exc:
-        raise InfrastructureError(f"the judge failed: {type(exc).__name__}: {summary_line(exc, 300)}") from exc
+        raise InfrastructureError(f"the judge failed: {describe_error(exc, 300)}") from exc
     if not isinstance(verdict, Verdict):
         raise InfrastructureError(f"the judge returned {verdict!r:.200}; expected a Verdict")
     return verdict

@@ -6,11 +6,10 @@ import dspy
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import RetrieveConfig
-from rb_dspy.errors import InfrastructureError, RBError
+from rb_dspy.errors import InfrastructureError, RBError, describe_error
 from rb_dspy.protocols import Reranker
 from rb_dspy.schema import Retrieved, Task
 from rb_dspy.steps.memory import Memory, render
-from rb_dspy.text import summary_line
 
 
 class Retrieve(dspy.Module):
@@ -51,7 +50,7 @@ class Retrieve(dspy.Module):
         except RBError:
             raise
         except Exception as exc:
-            raise InfrastructureError(f"the reranker failed: {type(exc).__name__}: {summary_line(exc)}") from exc
+            raise InfrastructureError(f"the reranker failed: {describe_error(exc, 300)}") from exc
         if not all(isinstance(each, Retrieved) for each in ranked):
             raise InfrastructureError("the reranker must return a list of the Retrieved objects passed to it")
         return ranked

@@ -55,6 +55,31 @@ def test_an_environment_that_fails_is_an_infrastructure_error_and_is_closed(meth
     assert closed == [True]
 
 
+@pytest.mark.parametrize(("method", "result"), [("answer", 42), ("valid_actions", 3), ("valid_actions", [1])])
+def test_an_environment_that_returns_something_else_is_an_infrastructure_error(method: str, result: object) -> None:
+    wrong = type("Wrong", (Corridor,), {method: lambda self: result})
+    with pytest.raises(InfrastructureError, match=method):
+        act(worlds.answers, worlds.corridor(), lambda task, rollout: wrong(3))
+
+
+def test_a_factory_that_makes_no_environment_is_an_infrastructure_error() -> None:
+    with pytest.raises(InfrastructureError, match="reset"):
+        act(worlds.answers, worlds.corridor(), lambda task, rollout: None)
+
+
+def test_valid_actions_may_be_a_generator() -> None:
+    class Generating(Corridor):
+        def valid_actions(self) -> Any:
+            yield from ("forward", "back")
+
+    done = act(
+        lambda prompt: worlds.answers(prompt) if "forward" in prompt["valid_actions"] else "",
+        worlds.corridor(),
+        lambda task, rollout: Generating(3),
+    )
+    assert done.stop_reason == "done"
+
+
 def test_errors_of_ours_from_an_environment_stay_what_they_are() -> None:
     with pytest.raises(InputError):
         act(worlds.answers, worlds.corridor(), Faulty.of(Corridor.make, error=InputError("bad task")))
