@@ -167,32 +167,30 @@ class _Question:
         self._args = args
         self._task_id = task_id
         self._count = 0
+        self._closed = False
         self._answer: str | None = None
-        self._right = False
+        self._rows: list[Row] | None = None
         several = f", at most {args.queries} of them; '{ANSWER} ' and a query hands it in, else the last one counts"
         self.action_rules = "Your action is one SELECT statement of SQLite" + several * (args.queries > 1) + "."
         self.action_pattern = rf"^({ANSWER} )?SELECT .*$" if args.queries > 1 else "^SELECT .*$"
 
     def reset(self, task: Task) -> str:
-        self._count, self._answer, self._right = 0, None, False
+        self._count, self._closed, self._answer, self._rows = 0, False, None, None
         with _open(self._args) as database:
             return "The tables:\n" + "\n".join(sql for _, sql in _tables(database))
 
     def step(self, action: str) -> tuple[str, bool]:
-        if self._answer is not None:
+        if self._closed:
             return "The question is closed: a query was handed in.", True
         self._count += 1
-        query = action.strip().removeprefix(ANSWER).strip()
+        self._answer = action.strip().removeprefix(ANSWER).strip()
         try:
-            rows = _rows(self._args, query)
-            result = _shown(rows)
-        except (sqlite3.Error, ValueError) as exc:  # ValueError: a text that is not Unicode
-            rows, result = None, f"Error: {exc}"
-        if not (action.strip().startswith(ANSWER) or self._count >= self._args.queries):
-            return result, False
-        self._answer = query
-        self._right = rows is not None and self._is_right(rows)
-        return f"{result}\n{self._feedback()}".strip(), True
+            self._rows = _rows(self._args, self._answer)
+            result = _shown(self._rows)
+        except (sqlite3.Error, ValueError) as exc:
+            self._rows, result = None, f"Error: {exc}"
+        self._closed = action.strip().startswith(ANSWER) or self._count >= self._args.queries
+        return (f"{result}\n{self._feedback()}".strip() if self._closed else result), self._closed
 
     def valid_actions(self) -> None:
         return None
@@ -201,26 +199,26 @@ class _Question:
         return self._answer
 
     def outcome(self) -> Outcome:
-        return Outcome(reward=float(self._right), success=self._right)
+        """Compare the last query's rows with those of the gold query. Raises ``InputError`` if that cannot be run."""
+        try:
+            gold = _rows(self._args, self._args.query, steps=None)
+        except (sqlite3.Error, ValueError) as exc:
+            raise InputError(f"task {self._task_id!r}: env_args.query cannot be run: {exc}") from exc
+        rows = self._rows
+        right = rows is not None and len(gold) <= MAX_ROWS and Counter(map(_key, rows)) == Counter(map(_key, gold))
+        return Outcome(reward=float(right), success=right)
 
     def close(self) -> None:
         """Nothing to release."""
 
     def _feedback(self) -> str:
-        args = self._args
+        args, right = self._args, self.outcome().success
         if args.reveal == "none":
             return ""
-        verdict = f"The result is {'right' if self._right else 'wrong'}."
+        verdict = f"The result is {'right' if right else 'wrong'}."
         if args.reveal == "query":
             return f"{verdict} The right query is: {args.query}"
         return f"{verdict} To know: {args.evidence}." if args.reveal == "evidence" and args.evidence else verdict
-
-    def _is_right(self, rows: list[Row]) -> bool:
-        try:
-            gold = _rows(self._args, self._args.query, steps=None)
-        except sqlite3.Error as exc:
-            raise InputError(f"task {self._task_id!r}: env_args.query cannot be run: {exc}") from exc
-        return len(gold) <= MAX_ROWS and Counter(map(_key, rows)) == Counter(map(_key, gold))
 
 
 def _open(args: _Args, steps: int | None = None) -> _Reading:
@@ -248,6 +246,7 @@ class _Reading:
         def authorize(action: int, *_: object) -> int:
             return sqlite3.SQLITE_OK if action in allowed else sqlite3.SQLITE_DENY
 
+        self._connection.text_factory = lambda text: text.decode(errors="replace")  # old databases have Latin-1
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LENGTH)
         self._connection.set_authorizer(authorize)
         if self._steps is not None:
@@ -265,7 +264,10 @@ def _tables(database: sqlite3.Connection) -> list[tuple[str, str]]:
 
 def _rows(args: _Args, query: str, steps: int | None = _STEPS) -> list[Row]:
     with _open(args, steps) as database:
-        rows: list[Row] = database.execute(query).fetchmany(MAX_ROWS + 1)
+        result = database.execute(query)
+        if result.description is None:  # empty, or only a comment
+            raise ValueError("this is not a SELECT statement")
+        rows: list[Row] = result.fetchmany(MAX_ROWS + 1)
         return rows
 
 

@@ -35,6 +35,10 @@ def asked(task: Task, *actions: str):
         ("SELECT 1 UNION ALL SELECT 1", "SELECT 1", False),
         ("SELECT 1, 2", "SELECT 2, 1", False),
         ("SELECT 1", "SELECT nothing", False),
+        ("SELECT id FROM orders WHERE id < 0", "SELECT id FROM orders WHERE id < 0", True),
+        ("SELECT id FROM orders WHERE id < 0", "", False),
+        ("SELECT id FROM orders WHERE id < 0", "-- I do not know", False),
+        ("SELECT CAST(x'e9' AS TEXT)", "SELECT CAST(x'e9' AS TEXT)", True),
     ],
 )
 def test_an_answer_is_right_if_it_returns_the_rows_of_the_gold_query(gold, answer, right):
@@ -82,6 +86,14 @@ def test_with_several_queries_the_agent_looks_first_and_hands_one_in():
     assert all(re.fullmatch(SHOP.make(task).action_pattern, text) for text in ("SELECT 1", "ANSWER: SELECT 1"))
 
 
+def test_the_last_query_counts_if_the_agent_hands_none_in():
+    environment = SHOP.make(question("SELECT 2", queries=3))
+    environment.step("SELECT 2")
+    assert (environment.answer(), environment.outcome().success) == ("SELECT 2", True)
+    environment.step("SELECT 1")
+    assert (environment.answer(), environment.outcome().success) == ("SELECT 1", False)
+
+
 def test_long_results_are_shown_in_part():
     observation = asked(question("SELECT 1"), "SELECT id FROM orders")[0][0][0]
     assert "295 more rows" in observation
@@ -125,8 +137,9 @@ def test_a_file_of_another_kind_is_refused(tmp_path, text):
 
 
 def test_a_gold_query_that_cannot_be_run_is_named():
-    with pytest.raises(InputError, match="'q'"):
-        asked(question("SELECT nothing"), "SELECT 1")
+    for query in ("SELECT 1", "SELECT nothing"):
+        with pytest.raises(InputError, match="'q'"):
+            asked(question("SELECT nothing"), query)
 
 
 def test_a_gold_query_may_take_longer_than_one_of_the_agent():
