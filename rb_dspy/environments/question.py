@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import random
 from collections.abc import Iterator, Sequence
 
@@ -95,6 +96,7 @@ def _answers(task: Task) -> tuple[str, ...]:
         raise InputError(f"task {task.id!r}: env_args.answers is not a list; expected a list of texts or numbers")
     answers = [*([] if single is None else [single]), *(several or [])]
     for answer in answers:
-        if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not str(answer).strip():
+        usable = isinstance(answer, str | int | float) and not isinstance(answer, bool) and bool(str(answer).strip())
+        if not usable or (isinstance(answer, float) and not math.isfinite(answer)):  # pandas: NaN is a missing value
             raise InputError(f"task {task.id!r}: {answer!r} is not an answer; expected text or a number in env_args")
     return tuple(map(str, answers))
