@@ -116,7 +116,10 @@ class Functions:
         except Exception as exc:  # noqa: BLE001 (the agent sees every exception of a user's function)
             return f"Error: {describe_error(exc, 500)}"
         self._calls.append(text)
-        return result if isinstance(result, str) else json.dumps(result, default=str, ensure_ascii=False)
+        try:
+            return result if isinstance(result, str) else json.dumps(result, default=str, ensure_ascii=False)
+        except (TypeError, ValueError):  # JSON has no such keys, or the result contains itself
+            return str(result)
 
 
 def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:

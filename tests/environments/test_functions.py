@@ -39,6 +39,13 @@ def test_results_and_errors_are_what_the_agent_sees():
     assert "add, fail" in environment.step("sub(1)")[0]
 
 
+def test_a_result_that_is_no_json_is_shown_as_text():
+    def prices() -> dict[tuple[int, int], float]:
+        return {(1, 2): 0.5}
+
+    assert Functions([prices], lambda answer, calls: True).step("prices()")[0] == "{(1, 2): 0.5}"
+
+
 def test_the_pattern_of_actions_is_a_call_of_a_function_or_an_answer():
     matches = re.compile(tools().action_pattern).match
     assert all(map(matches, ["add(1)", "fail(x='a')", "ANSWER: 5"]))
