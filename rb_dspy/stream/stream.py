@@ -53,6 +53,8 @@ class TaskStream:
     tasks: tuple[Task, ...]
 
     def __init__(self, name: str, tasks: Iterable[Task | str | Mapping[str, Any]]) -> None:
+        if hasattr(tasks, "iterrows"):  # a data frame iterates over the names of its columns
+            raise InputError('got a data frame for the tasks of a stream; pass its rows: frame.to_dict("records")')
         if isinstance(tasks, str | bytes | PathLike | Mapping) or not isinstance(tasks, Iterable):
             raise InputError(
                 f"got {type(tasks).__name__} for the tasks of a stream; expected a TaskStream, or a list of Task, text"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import pandas as pd
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -49,6 +50,7 @@ def test_a_list_may_mix_tasks_texts_and_dicts() -> None:
         (Path("tasks.jsonl"), InputError),
         ({"instruction": "x"}, InputError),
         (7, InputError),
+        (pd.DataFrame({"instruction": ["x"]}), InputError),
         ([7], InvalidTask),
         ([" "], InvalidTask),
         ([{"instruktion": "x"}], InvalidTask),
