@@ -48,7 +48,7 @@ class Arm:
     bank           the unchanged program
     success_only   as ``bank``, but only lessons from rollouts that were judged successes
     true_verdicts  as ``bank``, with the ground truth instead of the judge
-    oracle         correct lessons, written by hand; nothing is learned
+    oracle         correct lessons, written by hand, the nearest whatever their score; nothing is learned
     ============== ===========================================================================================
     """
 
@@ -108,6 +108,8 @@ def prepare(arm: Arm, order: int, *, seed: int, draw: int) -> tuple[BankProgram,
     retrieve, config = program.retrieve, program.retrieve.config
     if arm.memory == "none":
         program.retrieve = Retrieve(config.model_copy(update={"k": 0}))
+    elif arm.memory == "oracle" and config.mode == "dense":  # no floor: it asks what perfect lessons do, not search
+        program.retrieve = Retrieve(config.model_copy(update={"min_score": -1.0}), retrieve.reranker)
     elif arm.memory == "placebo":
         program.retrieve = Placebo(retrieve)
     elif arm.memory == "shuffled":

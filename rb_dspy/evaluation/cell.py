@@ -102,7 +102,10 @@ class CellRun:
                 try:
                     prediction = self._attempt(task)
                     error = self.environments.broke(task.id, prediction.trajectory.rollout_id)
-                    prediction = None if error and not self.learns else prediction
+                    if error:
+                        if prediction.experience is not None:
+                            self.bank.purge(prediction.experience.id)  # so that the retry learns as the first try would
+                        prediction = None
                 except ConfigError:
                     raise
                 except _OF_ONE_TASK as exc:

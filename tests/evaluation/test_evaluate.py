@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rb_dspy import Backbones, MaTTS, MemoryBank, MemoryDraft, ReasoningBank, Task, TaskStream, evaluate
+from rb_dspy import Backbones, MaTTS, MemoryBank, MemoryDraft, Outcome, ReasoningBank, Task, TaskStream, evaluate
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError
 from rb_dspy.evaluation import Arm, Progress, Report, estimate, screen
 from rb_dspy.evaluation.modes import Shuffled
@@ -17,6 +17,7 @@ from rb_dspy.evaluation.records import read_records
 from rb_dspy.testing import Faulty, HashEmbedder, Prompt, Reply, scripted_lm
 from tests.evaluation.world import (
     MAKERS,
+    Safe,
     code_of,
     learner,
     make_safe,
@@ -75,6 +76,13 @@ def test_a_screen_refuses_a_world_in_which_lessons_change_nothing() -> None:
     assert "choose another model or stream" in report.to_markdown()
     useful = screen(program(), safes(30), tasks=12, lessons=LESSONS, embedder=EMBEDDER)
     assert (useful.headroom, useful.verdict) == ("yes", "LEARNING")
+
+
+def test_perfect_lessons_are_shown_however_far_they_are_from_the_task() -> None:
+    strict = program()
+    strict.retrieve.config = strict.retrieve.config.model_copy(update={"min_score": 0.99})
+    report = screen(strict, safes(30), tasks=12, lessons=LESSONS, embedder=EMBEDDER)
+    assert (report.arms["oracle"].shown, report.headroom) == (1.0, "yes")
 
 
 def test_what_the_arms_show() -> None:
@@ -255,6 +263,31 @@ def test_broken_tasks_in_a_row_end_it_and_it_goes_on(tmp_path: Path, last: int) 
     report = run(["none", "bank"], stream, **options)
     assert {arm.errors for arm in report.arms.values()} == {0}
     assert without_times(report) == without_times(run(["none", "bank"], stream, program=program(), orders=1))
+
+
+def test_a_scorer_that_breaks_once_costs_no_arm_anything() -> None:
+    scored: set[str] = set()
+
+    class Flaky(Safe):
+        task = ""
+
+        def reset(self, task: Task) -> str:
+            self.task = task.id
+            return super().reset(task)
+
+        def outcome(self) -> Outcome | None:
+            if self.task not in scored:
+                scored.add(self.task)
+                raise TimeoutError("the scorer timed out")
+            return super().outcome()
+
+    flaky = program()
+    flaky.environments = lambda task, rollout: Flaky(str(task.env_args["code"]))
+    for mode in ("none", "bank"):
+        scored.clear()
+        broken = run({mode: Arm(flaky, mode), "other": Arm(program(), "none")}, safes(8), orders=1).arms[mode]  # type: ignore[arg-type]
+        whole = run({mode: Arm(program(), mode), "other": Arm(program(), "none")}, safes(8), orders=1).arms[mode]  # type: ignore[arg-type]
+        assert (broken.errors, broken.retried, broken.success, broken.learned) == (0, 8, whole.success, whole.learned)
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
