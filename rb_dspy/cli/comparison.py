@@ -76,7 +76,8 @@ def _run(
     with status if out.is_terminal and not json_ else nullcontext():
         run_stream(program, tasks, bank, run_id=report.run_id, learn=marks is not None, on_result=on_result)
     if marks is None and not json_:
-        out.print(f"without memory: {report.summary().solved} of {len(tasks)} solved; now with memory")
+        scored = sum(not each.unscored for each in report.results)
+        out.print(f"without memory: {_of(report.summary().solved, scored)} solved; now with memory")
 
 
 def _show(result: TaskResult, number: int, marks: Sequence[Text]) -> None:
@@ -107,7 +108,8 @@ def _mark(result: TaskResult) -> Text:
 
 def _summary(tasks: Sequence[Task], without: RunReport, with_memory: RunReport) -> dict[str, Any]:
     """The comparison in numbers. ``facts_kept``: tasks whose lessons keep the fact, if the environment can tell."""
-    late = {task.id for task in tasks[len(tasks) // 2 :]}
+    unscored = {each.task.id for report in (without, with_memory) for each in report.results if each.unscored}
+    late = {task.id for task in tasks[len(tasks) // 2 :]} - unscored
 
     def late_solved(report: RunReport) -> int:
         return sum(bool(each.solved) for each in report.results if each.task.id in late)
@@ -115,6 +117,7 @@ def _summary(tasks: Sequence[Task], without: RunReport, with_memory: RunReport) 
     before, after = without.summary(), with_memory.summary()
     numbers = {
         "tasks": len(tasks),
+        "scored": len(tasks) - len(unscored),
         "without": before.solved,
         "with": after.solved,
         "judge_right": after.agreements,
@@ -137,19 +140,26 @@ def _summary(tasks: Sequence[Task], without: RunReport, with_memory: RunReport) 
 def _print(numbers: dict[str, Any], seconds: float) -> None:
     shown = table("", "without memory", "with memory", right=("without memory", "with memory"))
     shown.title, shown.title_justify, shown.title_style = "the same tasks", "left", "bold"
-    tasks = numbers["tasks"]
-    for name, end, of in (("solved", "", tasks), ("second half", "_second_half", numbers["second_half"])):
-        shown.add_row(name, *(f"{numbers[f'{side}{end}']} of {of}" for side in ("without", "with")))
+    scored = numbers["scored"]
+    for name, end, of in (("solved", "", scored), ("second half", "_second_half", numbers["second_half"])):
+        shown.add_row(name, *(_of(numbers[f"{side}{end}"], of) for side in ("without", "with")))
     out.print()
     out.print(shown)
-    facts = f"; {numbers['facts_kept']} of {tasks} lessons keep the fact" if "facts_kept" in numbers else ""
+    facts = f"; {numbers['facts_kept']} of {numbers['tasks']} lessons keep the fact" if "facts_kept" in numbers else ""
     judge = f"with memory the judge was right on {numbers['judge_right']} of {numbers['judged']}"
     took = f"{seconds / 60:.1f} minutes" if seconds > 60 else f"{seconds:.0f} seconds"
     out.print(f"{judge}{facts}; {took}", soft_wrap=True)
     if numbers["errors"]:
         err.print(Text(f"{counted(numbers['errors'], 'error')}: tasks with an error count as not solved", "yellow"))
+    if not scored:
+        out.print("\nNo task has a known answer, so nothing can be compared; add answers to the tasks", soft_wrap=True)
+        return
     out.print(
-        f"\nWith memory {numbers['with']} of {tasks} tasks were solved, without {numbers['without']}. To try another"
+        f"\nWith memory {numbers['with']} of {scored} tasks were solved, without {numbers['without']}. To try another"
         " model, add --set agent=PROVIDER/MODEL; to measure the difference on your own tasks: rb-dspy evaluate TASKS",
         soft_wrap=True,
     )
+
+
+def _of(part: int, whole: int) -> str:
+    return f"{part} of {whole}" if whole else "unknown"

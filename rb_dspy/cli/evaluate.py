@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rb_dspy.evaluation import Arm
     from rb_dspy.matts import BankProgram
 
+ARMS, ORDERS = "none,bank", 8
 SCREENED = 20
 """Default number of tasks of --screen."""
 
@@ -29,7 +30,7 @@ def evaluate(
         typer.Option(
             help="Memory modes to compare: none, bank, placebo, shuffled, raw, success_only, true_verdicts, oracle."
         ),
-    ] = "none,bank",
+    ] = ARMS,
     models: Annotated[
         str | None,
         typer.Option(
@@ -40,7 +41,7 @@ def evaluate(
     baseline: Annotated[
         str | None, typer.Option(help="The arm to compare with; default: the arm none, else the first.")
     ] = None,
-    orders: Annotated[int, typer.Option(min=1, help="Number of task orders; fewer than 8 are exploratory.")] = 8,
+    orders: Annotated[int, typer.Option(min=1, help="Number of task orders; fewer than 8 are exploratory.")] = ORDERS,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Streams run in parallel.")] = 1,
     lessons: Annotated[
         Path | None,
@@ -69,7 +70,12 @@ def evaluate(
     from rb_dspy.cli.tasks import task_stream
     from rb_dspy.evaluation.plan import describe, describe_sources, digest, plan_of
 
-    if lessons is not None and not screen and (models is not None or "oracle" not in arms.split(",")):
+    if screen and (arms, models, baseline, orders) != (ARMS, None, None, ORDERS):
+        raise InputError(
+            "evaluate: --screen compares none and oracle in one order; leave out --arms, --models, --baseline and"
+            " --orders; for another model: --set agent=PROVIDER/MODEL"
+        )
+    if lessons is not None and not screen and (models is not None or "oracle" not in _names(arms)):
         raise InputError("evaluate: --lessons is for the arm oracle; add oracle to --arms, or use --screen")
     chosen = on.settings()
     found = on.source(chosen)
@@ -118,7 +124,7 @@ def _arms(program: BankProgram, arms: str, models: str | None, bank: Any, chosen
     from rb_dspy.config import BackboneConfig
     from rb_dspy.evaluation import Arm
 
-    names = [name.strip() for name in (models or arms.replace("-", "_")).split(",") if name.strip()]
+    names = _names(models or arms.replace("-", "_"))
     if models is None:
         memories: list[Any] = names
         return {name: Arm(program, name, bank=None if name in ("none", "oracle") else bank) for name in memories}
@@ -128,3 +134,7 @@ def _arms(program: BankProgram, arms: str, models: str | None, bank: Any, chosen
         config = agent.model_copy(update={"model": name}) if same else BackboneConfig(model=name)
         sides[name] = Arm(program, "bank", Backbones.from_settings({**chosen.backbones, "agent": config}), bank)
     return sides
+
+
+def _names(listed: str) -> list[str]:
+    return [name.strip() for name in listed.split(",") if name.strip()]

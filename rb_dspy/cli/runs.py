@@ -98,10 +98,8 @@ def compare(
         raise InputError(
             f"runs {runs[0].id} and {runs[1].id} have no scored task in common; choose two runs of the same tasks"
         )
-    found = paired(
-        *({id: [each[id]] for id in both} for each in scores),
-        streams=any(each.head["memory"] == "on" for each in runs),
-    )
+    learning = any(each.head["memory"] == "on" for each in runs)
+    found = paired(*({id: [each[id]] for id in both} for each in scores), streams=learning)
     gained = [id for id in both if scores[0][id] < scores[1][id]]
     lost = [id for id in both if scores[0][id] > scores[1][id]]
     if json_:
@@ -113,7 +111,9 @@ def compare(
         solved = f"{sum(score[id] for id in both):.0f} of {counted(len(both), 'task')}"
         shown.add_row(Text(each.id, "bold"), each.head["memory"], Text(each.head["program"]), solved)
     out.print(shown)
-    say(f"solved {found}")
+    say(f"{found.verdict}: solved {found}")
+    if learning:
+        say("one run that learns is one draw: for a verdict, use rb-dspy evaluate with several orders")
     for name, ids in (("only after", gained), ("only before", lost)):
         if ids:
             say(f"{name}: ", (", ".join(ids), "dim"))

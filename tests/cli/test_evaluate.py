@@ -91,6 +91,16 @@ def test_screening_asks_whether_perfect_lessons_help(sums: Any, served: Served) 
     assert {role_of(prompt) for prompt in served.prompts} == {"agent"}
 
 
+@pytest.mark.parametrize("option", [["--models", "openai/a,openai/b"], ["--orders", "3"], ["--arms", "none,raw"]])
+def test_a_screen_takes_no_arms(sums: Any, option: list[str]) -> None:
+    assert sums("evaluate", "sums.jsonl", "--screen", "--lessons", "lessons.jsonl", *option)[0] == 2
+
+
+def test_lessons_are_for_the_arm_oracle(sums: Any) -> None:
+    report = evaluate(sums, "--arms", "none, oracle", "--orders", "1", "--lessons", "lessons.jsonl")
+    assert list(report["arms"]) == ["none", "oracle"]
+
+
 def test_models_are_arms(sums: Any) -> None:
     report = evaluate(sums, "--orders", "1", "--models", "openai/a,openai/b", "-n", "3")
     assert list(report["arms"]) == ["openai/a", "openai/b"]

@@ -168,6 +168,13 @@ def test_memory_both_shows_lessons_whole(cli: Any, served: Served) -> None:
     assert fact in " ".join(out.split())
 
 
+def test_memory_both_knows_nothing_of_tasks_without_answers(cli: Any) -> None:
+    Path("open.jsonl").write_text('{"instruction": "What is 7 and 5?"}')
+    assert "unknown" in cli("run", "open.jsonl", "--memory", "both")[1]
+    last = lines(cli("run", "open.jsonl", "--memory", "both", "--json")[1])[-1]
+    assert (last["comparison"]["tasks"], last["comparison"]["scored"]) == (1, 0)
+
+
 def test_a_run_says_how_to_look_at_lessons_and_take_them_back_if_it_learned_some(cli: Any, served: Served) -> None:
     usual = served.play
     served.play = lambda prompt: usual(prompt) | ({"memory_items": []} if role_of(prompt) == "distiller" else {})
@@ -300,6 +307,7 @@ def test_runs_are_shown_and_compared(cli: Any) -> None:
         code, out, err = cli("runs", *args)
         assert code == 0, err
         assert out
+    assert "UNRESOLVED" in cli("runs", "compare", off, on)[1]
     (found,) = lines(cli("runs", "compare", off, on, "--json")[1])
     assert (found["before"], found["after"], found["gained"], found["lost"]) == (off, on, [], [])
     assert (found["comparison"]["before"], found["comparison"]["tasks"]) == (pytest.approx(2 / 3), 3)
