@@ -162,3 +162,13 @@ def test_a_bank_that_is_open_is_not_replaced(full: Path, tmp_path: Path) -> None
     aside = MemoryBank.restore(full, copy=copy)
     with open_bank(full) as bank, open_bank(aside) as before:
         assert (len(bank.experiences()), len(before.experiences())) == (20, 21)
+
+
+def test_a_bank_that_is_in_use_is_restored_from_with_its_last_appends(full: Path, tmp_path: Path) -> None:
+    with open_bank(full) as live:
+        add(live, "late")  # in the log of the file
+        MemoryBank.restore(tmp_path / "restored.sqlite", copy=full)
+    with open_bank(tmp_path / "restored.sqlite", create=False) as bank:
+        assert len(bank.experiences()) == 21
+        assert bank.doctor() == []
+    assert not list(tmp_path.glob("*.restoring*"))

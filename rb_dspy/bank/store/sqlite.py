@@ -6,7 +6,6 @@ import contextlib
 import errno
 import itertools
 import os
-import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -202,17 +201,17 @@ def restore(path: Path, copy: Path) -> Path | None:
     """Replace the bank at ``path`` with ``copy``; returns the new path of the old bank, None if there was none."""
     if path.exists() and copy.exists() and os.path.samefile(path, copy):
         raise InputError(f"{copy}: is the bank itself; name a copy of it")
-    SqliteDatabase(copy, create=False).close()  # raises if it is not a bank
+    source = SqliteDatabase(copy, create=False)  # raises if it is not a bank
     aside = None
-    with _locked(FileLock(f"{path}.lock", timeout=_TIMEOUT, poll_interval=_POLL), str(path)):
+    with (
+        contextlib.closing(source),
+        _locked(FileLock(f"{path}.lock", timeout=_TIMEOUT, poll_interval=_POLL), str(path)),
+    ):
         _require_unused(path)
         try:
             new = path.with_name(f"{path.name}.restoring")
             new.unlink(missing_ok=True)  # left by a killed process
-            _make_file(new)
-            shutil.copyfile(copy, new)
-            with new.open("rb+") as file:
-                os.fsync(file.fileno())
+            source.backup(new)
             if path.exists():
                 free = (path.with_name(f"{path.name}.before-{number}") for number in itertools.count(1))
                 aside = next(each for each in free if not each.exists())
