@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import os
 import re
 from collections.abc import Iterable
 
@@ -29,6 +30,10 @@ _USER = re.compile(r"(?<=://)(?!/)\S*@")  # to the last @: a password may hold a
 _SECRET = re.compile(
     r"(?i)([?&;#][^=&?#;\s]*(?:pass|pwd|token|secret|credential|auth|signature|\bsig\b|key)[^=&?#;\s]*=)[^&\s]*"
 )
+_KEY_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+_SHORTEST = 6
+"""Values of fewer characters are ordinary words: replacing them would spoil the text and hide nothing."""
+_KEYS = re.compile(r"\bsk-[\w-]{8,}|(?i:\bbearer\s+)[\w.~+/=-]{6,}")
 
 
 def normalize(text: str, limit: int = MAX_TEXT) -> str:
@@ -92,6 +97,17 @@ def summary_line(exc: BaseException, limit: int | None = None) -> str:
 def without_secrets(text: str, mask: str = "…") -> str:
     """Mask the user and password of every address in ``text``, and query values that may be secrets."""
     return _SECRET.sub(lambda match: match[1] + mask, _USER.sub(f"{mask}@", text))
+
+
+def redact(text: str) -> str:
+    """Replace possible keys in ``text`` with ``[redacted]``: values of environment variables with names such as
+    ``API_KEY``, and text that looks like an API key or a bearer token.
+    """
+    values = {value for name, value in os.environ.items() if any(word in name.upper() for word in _KEY_NAMES)}
+    for value in sorted(values, key=len, reverse=True):
+        if len(value) >= _SHORTEST:
+            text = text.replace(value, "[redacted]")
+    return _KEYS.sub("[redacted]", text)
 
 
 def first_error(exc: pydantic.ValidationError) -> tuple[str, str]:

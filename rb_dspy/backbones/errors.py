@@ -8,7 +8,7 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError
 
 from rb_dspy.errors import BackboneError, ContextOverflow, InfrastructureError, RBError, UnparseableOutput
-from rb_dspy.text import summary_line
+from rb_dspy.text import redact, summary_line
 
 _FATAL = (dspy.LMAuthError, dspy.LMBillingError, dspy.LMConfigurationError, dspy.LMUnsupportedModelError)
 
@@ -56,7 +56,7 @@ def translate(exc: Exception, role: str, model: str) -> Exception:
 
 
 def explain(exc: BaseException) -> str:
-    """Return one line: what is wrong with a language model, what to do about it, and the server's own message."""
+    """Return one line: what is wrong with a language model, what to do, and the server's message without keys."""
     own = _own(exc)
     if own is not None:
         return summary_line(own)
@@ -64,7 +64,10 @@ def explain(exc: BaseException) -> str:
         hint: str | None = "no such model: write PROVIDER/MODEL, such as openai/gpt-4o-mini, and check api_base"
     else:
         hint = next((_HINTS[kind] for kind in type(exc).__mro__ if kind in _HINTS), None)
-    return f"{hint} ({summary_line(exc, 160)})" if hint else summary_line(exc, 240)
+    message, limit = redact(summary_line(exc)), 160 if hint else 240  # servers may send back the key
+    if len(message) > limit:
+        message = f"{message[:limit]}…"
+    return f"{hint} ({message})" if hint else message
 
 
 def _own(exc: BaseException) -> RBError | None:

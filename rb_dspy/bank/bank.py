@@ -22,7 +22,7 @@ from rb_dspy.bank.admission import (
 )
 from rb_dspy.bank.doctor import BankStats, Finding
 from rb_dspy.bank.embedding import embed, reindex
-from rb_dspy.bank.pending import Pending, pending_of, pending_row, redact
+from rb_dspy.bank.pending import Pending, pending_of, pending_row
 from rb_dspy.bank.removal import plan, unknown
 from rb_dspy.bank.retrieval import Mode, find
 from rb_dspy.bank.search.searchers import OverlaySearcher, Searcher
@@ -46,7 +46,7 @@ from rb_dspy.schema import (
     Trajectory,
     Verdict,
 )
-from rb_dspy.text import counted, html_table, normalize
+from rb_dspy.text import counted, html_table, normalize, redact
 
 DEFAULT_EMBEDDER = "minilm"
 

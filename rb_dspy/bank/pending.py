@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -109,21 +107,3 @@ def _number(row: PendingRow) -> tuple[bool, int, str]:
     id = row.key.rollout_id
     number = id.isdecimal() and id.isascii() and len(id) < 20
     return not number, int(id) if number else 0, id
-
-
-_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-_SHORTEST = 6
-"""Values of fewer characters are ordinary words: replacing them would spoil the text and hide nothing."""
-
-_SECRETS = re.compile(r"\bsk-[\w-]{8,}|(?i:\bbearer\s+)[\w.~+/=-]{6,}")
-
-
-def redact(text: str) -> str:
-    """Replace possible keys in ``text`` with ``[redacted]``: values of environment variables with names such as
-    ``API_KEY``, and text that looks like an API key or a bearer token.
-    """
-    values = {value for name, value in os.environ.items() if any(word in name.upper() for word in _NAMES)}
-    for value in sorted(values, key=len, reverse=True):
-        if len(value) >= _SHORTEST:
-            text = text.replace(value, "[redacted]")
-    return _SECRETS.sub("[redacted]", text)

@@ -134,6 +134,18 @@ def test_errors_of_a_language_model_become_three_of_ours(error: Exception, expec
     assert (ledger.usage()["judge"].calls, ledger.usage()["judge"].cached_calls) == (1, 0)
 
 
+def test_a_key_that_a_server_sends_back_is_not_in_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_KEY", "plainlooking4711")
+
+    def script(prompt: Prompt) -> Reply:
+        raise lm15.ServerError("no answer to Bearer plainlooking4711 " + "." * 110 + " key plainlooking4711")
+
+    with Backbones(agent=named("a", script)).use(), pytest.raises(InfrastructureError) as caught:
+        judge()
+    assert "no answer to" in str(caught.value)
+    assert "plain" not in str(caught.value)
+
+
 def test_an_answer_that_cannot_be_parsed_is_asked_for_once_more_in_json() -> None:
     lm = named("a", lambda prompt: "neither fields nor JSON")
     with Backbones(agent=lm).use(), pytest.raises(UnparseableOutput):
