@@ -464,8 +464,9 @@ class MemoryBank:
     def import_jsonl(self, path: str | Path, *, origin: str = "") -> list[str]:
         """Append the experiences of an ``export_jsonl`` file with their provenance; returns their ids.
 
-        Experiences that are already stored, or were removed, are skipped. The whole file is checked before anything is
-        stored. ``origin`` is stored with all of them, so that ``rollback("origin:...")`` can remove them.
+        Experiences that are already stored, or were removed, are skipped; other rollouts of a stored run and task are
+        an experience of their own. The whole file is checked before anything is stored. ``origin`` is stored with all
+        of them, so that ``rollback("origin:...")`` can remove them.
 
         Raises:
             InputError: A line is not valid; the message gives its number.
@@ -473,7 +474,7 @@ class MemoryBank:
         named = checked_name("origin", origin) if origin else ""
         for _ in transfer.read(Path(path), named):
             pass  # checks all of it
-        return writing.append(self._store, lambda: self.embedder, transfer.read(Path(path), named))
+        return writing.append(self._store, lambda: self.embedder, transfer.read(Path(path), named), foreign=True)
 
     def reindex(self, embedder: Embedder | str | None = None) -> int:
         """Create missing vectors in all scopes; with ``embedder``, move the bank to that embedder.

@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import Literal
 
-from rb_dspy.bank.admission import NewExperience, NewItem, attempt_id, item_text, new_item, now, task_id
+from rb_dspy.bank.admission import NewExperience, NewItem, attempt_id, identity, item_text, new_item, now, task_id
 from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.pending import key_of
-from rb_dspy.bank.reading import versions_of
+from rb_dspy.bank.reading import unpack_rollouts, versions_of
 from rb_dspy.bank.removal import plan, source_of
 from rb_dspy.bank.store.base import (
     Entry,
@@ -33,11 +33,19 @@ _BATCH = 500
 """Experiences per transaction of ``append``."""
 
 
-def append(scope: Scope, embedder: Callable[[], Embedder], every: Iterable[NewExperience]) -> list[str]:
-    """Store experiences in transactions of 500; returns their ids. Stored experiences are not embedded again."""
+def append(
+    scope: Scope, embedder: Callable[[], Embedder], every: Iterable[NewExperience], *, foreign: bool = False
+) -> list[str]:
+    """Store experiences in transactions of 500; returns their ids. Stored experiences are not embedded again.
+
+    ``foreign``: they come from another bank, so equal run and task ids do not mean the same attempt; see ``_distinct``.
+    """
     ids: list[str] = []
     rest = iter(every)
     while batch := list(islice(rest, _BATCH)):
+        if foreign:
+            with scope.reading() as reader:
+                batch = _distinct(reader, batch)
         ids += [new.id for new in batch]
         page: dict[str, NewExperience] = {}
         for new in batch:
@@ -55,6 +63,20 @@ def append(scope: Scope, embedder: Callable[[], Embedder], every: Iterable[NewEx
         with scope.write(embedder=key) as writer:
             _append(writer, [*page.values()], vectors)
     return ids
+
+
+def _distinct(reader: Reader, batch: Sequence[NewExperience]) -> list[NewExperience]:
+    """Give an experience the id of its rollouts if other rollouts already have the id of its run and task."""
+    contents: dict[str, str] = {}
+    for row in reader.experiences(ids={new.id for new in batch}, ended=True, payload=True):
+        stored = unpack_rollouts(row.payload or b"", f"experience {row.id}")
+        contents[row.id] = identity(stored.task, stored.trajectories, run_id="")
+    distinct = []
+    for new in batch:
+        content = identity(new.draft.task, new.draft.trajectories, run_id="")
+        same = contents.setdefault(new.id, content) == content
+        distinct.append(new if same else replace(new, row=replace(new.row, id=content)))
+    return distinct
 
 
 def _append(writer: Writer, page: Sequence[NewExperience], vectors: dict[str, list[Vectors]]) -> None:

@@ -72,6 +72,25 @@ def test_a_second_import_changes_nothing_and_what_was_removed_stays_away(full: M
     assert other.seen_tasks() == {"t2", "t3"}
 
 
+def test_another_experience_with_the_same_run_and_task_is_stored_too(bank: MemoryBank, tmp_path: Path) -> None:
+    """Two banks that both had a run "r" and a task "t1"."""
+    own = add(bank, "t1")
+    with open_bank() as other:
+        success, drafts = Verdict(label="success"), [a_draft("Another lesson")]
+        other.append(a_task("t1", "reset a password"), a_rollout("t1", action="reset"), success, drafts, run_id="r")
+        other.export_jsonl(tmp_path / "other.jsonl")
+    (id,) = bank.import_jsonl(tmp_path / "other.jsonl")
+    assert id != own.id
+    assert [(each.id, each.run_id) for each in bank.experiences()] == [(own.id, "r"), (id, "r")]
+    assert bank.import_jsonl(tmp_path / "other.jsonl") == [id]
+    bank.export_jsonl(tmp_path / "both.jsonl")
+    assert bank.import_jsonl(tmp_path / "both.jsonl") == [own.id, id]
+    assert len(bank.experiences()) == 2
+    with open_bank() as copy:
+        assert copy.import_jsonl(tmp_path / "both.jsonl") == [own.id, id]
+        assert plain(copy.experiences()) == plain(bank.experiences())
+
+
 def test_an_origin_marks_all_of_it(full: MemoryBank, tmp_path: Path) -> None:
     full.export_jsonl(tmp_path / "x.jsonl")
     other = open_bank()
