@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -189,6 +190,11 @@ def _hash(*parts: object) -> str:
 def task_id(item_id: str) -> str:
     """The task id of a handwritten lesson."""
     return f"lesson-{item_id[1:]}"
+
+
+def is_handwritten(task_id: str) -> bool:
+    """Whether this is the task id of a handwritten lesson."""
+    return re.fullmatch(rf"lesson-[0-9a-f]{{{_DIGITS}}}", task_id) is not None
 
 
 def handwritten(reader: Reader, draft: MemoryDraft, origin: str) -> ExperienceDraft | None:

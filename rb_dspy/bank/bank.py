@@ -187,7 +187,7 @@ class MemoryBank:
             origin: Source of the experience, if it was not learned here.
             shown: Items that the agent was shown.
             again: False: skip drafts whose exact text was removed before by an edit, a delete or a rollback of that
-                item, and list them in the note.
+                item, and list their ids in the note.
 
         Raises:
             InputError: The arguments do not match each other, or the attempt was removed from the bank.

@@ -7,7 +7,16 @@ from dataclasses import replace
 from itertools import islice
 from typing import Literal
 
-from rb_dspy.bank.admission import NewExperience, NewItem, attempt_id, identity, item_text, new_item, now, task_id
+from rb_dspy.bank.admission import (
+    NewExperience,
+    NewItem,
+    attempt_id,
+    identity,
+    is_handwritten,
+    item_text,
+    new_item,
+    now,
+)
 from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.pending import key_of
 from rb_dspy.bank.reading import unpack_rollouts, versions_of
@@ -112,7 +121,7 @@ def _append(writer: Writer, page: Sequence[NewExperience], vectors: dict[str, li
 def without_removed(reader: Reader, drafts: Sequence[MemoryDraft], note: str) -> tuple[list[MemoryDraft], str]:
     """Drop drafts whose exact text was removed by an edit, delete or rollback of that item.
 
-    Returns the other drafts, and the note, which lists the dropped ones.
+    Returns the other drafts, and the note, which lists the ids of the dropped ones: a purge must find no text in it.
     """
     left, gone = [], []
     for draft in drafts:
@@ -120,7 +129,7 @@ def without_removed(reader: Reader, drafts: Sequence[MemoryDraft], note: str) ->
         last = reader.journal(subjects=[id])[-1:]
         rows = reader.items(ids=[id], ended=True) if last else []
         if rows and max(row.ended or last[0].seq + 1 for row in rows) == last[0].seq:
-            gone.append(f"{draft.title!r} ({last[0].kind} at {last[0].created_at})")
+            gone.append(f"{id} ({last[0].kind} at {last[0].created_at})")
         else:
             left.append(draft)
     if gone:
@@ -206,8 +215,8 @@ def purge(writer: SqlWriter, name: str) -> Removal:
     pending = source.pending(writer)
     experiences = writer.experiences(seqs=source.experiences, ended=True)
     items = {each for id in source.items for each in versions_of(writer, id)}
-    for id in sorted(items):
-        experiences += writer.experiences(task_id=task_id(id), ended=True)
+    lessons = {row.experience for row in writer.items(ids=items, ended=True) if is_handwritten(row.task_id)}
+    experiences += writer.experiences(seqs=lessons, ended=True)
     rows = writer.items(experiences={row.seq for row in experiences}, ended=True)
     rows += writer.items(ids=items, ended=True)
     seqs = {*(row.seq for row in experiences), *(row.seq for row in rows)}

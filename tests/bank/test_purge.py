@@ -92,6 +92,30 @@ def test_the_texts_of_a_handwritten_lesson_are_gone_everywhere(
         assert bank.items() == bank.experiences() == []
 
 
+def test_an_imported_handwritten_lesson_is_gone_with_its_earlier_text(tmp_path: Path) -> None:
+    with open_bank() as other:
+        first = other.add("Log in", f"The password is {SECRET}.")
+        last = other.edit(first.id, content="Ask for the password.")
+        other.export_jsonl(tmp_path / "x.jsonl")
+    with open_bank() as bank:
+        bank.import_jsonl(tmp_path / "x.jsonl")
+        own = add(bank, "lesson-1")
+        bank.purge(last.id)
+        assert bank.experiences() == [own]
+
+
+def test_a_dropped_draft_leaves_no_text_in_a_note(tmp_path: Path) -> None:
+    success = Verdict(label="success")
+    with open_bank(tmp_path / "bank.sqlite") as bank:
+        drafts = [a_draft(SECRET), a_draft("Other")]
+        item = bank.append(a_task("t1"), a_rollout("t1"), success, drafts[:1], run_id="r").items[0]
+        bank.delete(item.id)
+        note = bank.append(a_task("t2"), a_rollout("t2"), success, drafts, run_id="r", again=False).note
+        assert item.id in note
+        bank.purge(item.id)
+    assert SECRET.encode() not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
+
+
 def test_a_fork_outlives_a_purge_of_what_it_edited(url: str | Path) -> None:
     with open_bank(url) as bank:
         leak, other = add(bank, "t1"), add(bank, "t2")
