@@ -11,6 +11,7 @@ import pydantic
 from pydantic import Field, JsonValue
 
 from rb_dspy.config_errors import config_error
+from rb_dspy.text import SECRET_NAME
 
 Role = Literal["agent", "judge", "distiller", "contraster", "selector"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -19,8 +20,6 @@ MattsMode = Literal["parallel", "sequential", "best_of_n", "vanilla"]
 
 Temperature = Annotated[float, Field(ge=0, le=2)]
 DEFAULT_MODEL = "local/qwen2.5-coder-1.5b"
-
-_SECRETS = {"api_key", "apikey", "api_token", "access_token", "authorization", "password", "secret", "x_api_key"}
 
 
 class _Config(pydantic.BaseModel):
@@ -241,10 +240,10 @@ class BackboneConfig(_Config):
         own = [name for name in value if name in cls.model_fields]
         if own:
             raise ValueError(f"{own[0]!r} is a key of the backbone itself; move it out of options")
-        secret = next((name for name in _keys(value) if name.lower().replace("-", "_") in _SECRETS), None)
+        secret = next((name for name in _keys(value) if SECRET_NAME.search(name)), None)
         if secret is not None:
             raise ValueError(
-                f"{secret!r} is a secret; put it into an environment variable and name that in api_key_env"
+                f"{secret!r} is a secret; put it into the provider's environment variable, or one named in api_key_env"
             )
         return value
 

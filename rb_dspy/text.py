@@ -30,6 +30,8 @@ _USER = re.compile(r"(?<=://)(?!/)\S*@")  # to the last @: a password may hold a
 _SECRET = re.compile(
     r"(?i)([?&;#][^=&?#;\s]*(?:pass|pwd|token|secret|credential|auth|signature|\bsig\b|key)[^=&?#;\s]*=)[^&\s]*"
 )
+SECRET_NAME = re.compile(r"(?i)secret|credential|password|authorization|token$|api[_-]?key|access[_-]key")
+"""Names of settings and headers whose values are secrets; ``max_tokens`` is none."""
 _KEY_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 _SHORTEST = 6
 """Values of fewer characters are ordinary words: replacing them would spoil the text and hide nothing."""

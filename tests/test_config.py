@@ -164,6 +164,11 @@ def test_configs_are_frozen_values() -> None:
         {"options": {"api_key": "hunter2"}},
         {"options": {"extra_headers": {"Authorization": "Bearer hunter2"}}},
         {"options": {"extra_body": [{"X-API-Key": "hunter2"}]}},
+        {"options": {"extra_headers": {"X-My-Token": "hunter2"}}},
+        {"options": {"aws_secret_access_key": "hunter2"}},
+        {"options": {"aws_session_token": "hunter2"}},
+        {"options": {"azure_ad_token": "hunter2"}},
+        {"options": {"vertex_credentials": "hunter2"}},
         {"options": {"temperature": 0.5}},
     ],
 )
@@ -177,7 +182,8 @@ def test_addresses_and_names_of_variables_are_accepted() -> None:
     for address in ("http://127.0.0.1:8000/v1", "HTTPS://host.example/deep/v1/", "http://[::1]:8000"):
         assert BackboneConfig(model="openai/x", api_base=address).api_base == address
     assert BackboneConfig(model="openai/x", api_key_env="MY_KEY").api_key_env == "MY_KEY"
-    assert BackboneConfig(model="x", options={"top_p": 0.9, "extra_body": {"seed": 1}}).options["top_p"] == 0.9
+    options: dict[str, Any] = {"top_p": 0.9, "max_completion_tokens": 9, "extra_headers": {"X-Title": "a"}}
+    assert BackboneConfig(model="x", options=options).options == options
 
 
 def test_every_field_says_what_it_means_in_schemas_and_in_help() -> None:

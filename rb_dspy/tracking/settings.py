@@ -29,6 +29,7 @@ _OPTIONS = {
     "top_p", "top_k", "min_p", "seed", "stop", "n", "presence_penalty", "frequency_penalty", "repetition_penalty",
     "logit_bias", "reasoning", "reasoning_effort", "thinking", "verbosity", "extra_body", "response_format",
     "parallel_tool_calls", "service_tier", "api_version", "aws_region_name", "vertex_location", "vertex_project",
+    "model_type",
 }  # fmt: skip
 """Settings of an LM that are stored; others may contain keys."""
 
@@ -106,7 +107,9 @@ def _table(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         value = BackboneConfig(model=value)
     if isinstance(value, BackboneConfig):
-        return value.model_dump(mode="json", exclude_defaults=True) | {"model": value.model}
+        options = {name: option for name, option in value.options.items() if name in _OPTIONS}
+        stored = value.model_copy(update={"options": options})
+        return stored.model_dump(mode="json", exclude_defaults=True) | {"model": value.model}
     if not isinstance(value, dspy.BaseLM):
         raise ConfigError(f"backbones: got {type(value).__name__}; expected a dspy.LM, a BackboneConfig or a name")
     settings = value.kwargs

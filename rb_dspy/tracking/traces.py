@@ -7,7 +7,6 @@ previous state is restored. MLflow's wrappers around optimizers cannot be remove
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -22,6 +21,7 @@ from mlflow.utils.autologging_utils import autologging_is_disabled
 
 from rb_dspy.program import as_task
 from rb_dspy.stream import TaskResult
+from rb_dspy.text import SECRET_NAME
 from rb_dspy.tracking.connection import RunLog
 
 log = logging.getLogger("rb_dspy")
@@ -30,9 +30,6 @@ _HIDDEN = {"env_args", "bank", "environments", "outcome", "outcomes", "extra_hea
 """Keys removed from traces: ground truth (``Task.env_args``, ``Outcome``), objects that can reveal it, and headers,
 which may contain API keys."""
 _OUTCOME = {"reward", "success", "info"}
-_SECRET = re.compile(r"(?i)headers|secret|credential|password|token$|api_?key|access_key")
-"""Names of attributes that may contain API keys: autologging records the settings of language models."""
-
 _current: ContextVar[TaskTraces | None] = ContextVar("rb_dspy_traces", default=None)
 
 
@@ -43,7 +40,7 @@ def hide_ground_truth(span: Any) -> None:
     """
     try:
         inputs, outputs = _cleaned(span.inputs), _cleaned(span.outputs)
-        secrets = [name for name in span.attributes if name in _HIDDEN or _SECRET.search(name)]
+        secrets = [name for name in span.attributes if name in _HIDDEN or _is_secret(name)]
     except Exception:  # MLflow would store the span as it is
         inputs = outputs = {"hidden": "could not be read"}
         secrets = []
@@ -156,6 +153,11 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_cleaned(each) for each in value if not _is_object(each)]
     return value
+
+
+def _is_secret(name: str) -> bool:
+    """Whether an attribute may contain API keys: autologging records the settings of language models."""
+    return "headers" in name.lower() or SECRET_NAME.search(name) is not None
 
 
 def _is_object(value: Any) -> bool:

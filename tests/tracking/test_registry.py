@@ -227,7 +227,8 @@ def test_a_key_is_never_stored_and_the_rest_of_a_backbone_is(
             cache=False,
             num_retries=0,
         )
-        judge = BackboneConfig(model="openai/judge", api_key_env="MY_KEY", api_base=address)
+        options = {"top_p": 0.4, "model_type": "chat", "extra_headers": {"X-Custom": KEY}}
+        judge = BackboneConfig(model="openai/judge", api_key_env="MY_KEY", api_base=address, options=options)
         both = Backbones(agent=lm)
         tracker.register(None, ReasoningBank(backbones=both), name)
         tracker.register(None, ReasoningBank(), name, backbones={"agent": lm, "judge": judge})
@@ -243,7 +244,8 @@ def test_a_key_is_never_stored_and_the_rest_of_a_backbone_is(
             "api_base": address,
         }.items() <= loaded.kwargs.items()
         monkeypatch.setenv("MY_KEY", "sk-mine")
-        assert tracker.program(name, version=2).backbones.lm("judge").kwargs["api_key"] == "sk-mine"
+        own = tracker.program(name, version=2).backbones.lm("judge").kwargs
+        assert (own["api_key"], own["top_p"]) == ("sk-mine", 0.4)
         (answer,) = tracker.load(name, version=1).predict([question()])
         assert answer.answer == "0000"
         assert asked == [("mine", "Bearer sk-usual")]
