@@ -23,7 +23,7 @@ from rb_dspy.bank.admission import (
 from rb_dspy.bank.doctor import BankStats, Finding
 from rb_dspy.bank.embedding import embed, reindex
 from rb_dspy.bank.pending import Pending, pending_of, pending_row
-from rb_dspy.bank.removal import plan, unknown
+from rb_dspy.bank.removal import current_ids, plan, unknown
 from rb_dspy.bank.retrieval import Mode, find
 from rb_dspy.bank.search.searchers import OverlaySearcher, Searcher
 from rb_dspy.bank.store.base import Reader, Scope, Unit
@@ -458,7 +458,7 @@ class MemoryBank:
         present = self._present()
         count = len(present.experiences())
         every = reading.all_experiences(present, self.scope)
-        transfer.write(Path(path), self.scope, self._store.embedder(), count, every)
+        transfer.write(Path(path), self.scope, self._store.embedder(), count, every, current_ids(present))
         return count
 
     def import_jsonl(self, path: str | Path, *, origin: str = "") -> list[str]:

@@ -78,6 +78,13 @@ def later_ids(reader: Reader, id: str) -> set[str]:
     return found
 
 
+def current_ids(reader: Reader) -> dict[str, list[str]]:
+    """The items that edits replaced, and the items that have taken their places."""
+    present = {row.id for row in reader.items()}
+    replaced = {entry.subject for entry in reader.journal() if entry.kind == "edit"} - present
+    return {id: sorted(later_ids(reader, id) & present) or [id] for id in replaced}
+
+
 def unknown(reader: Reader, id: str, what: str, place: str) -> InputError:
     """Return the error for an unknown id or source; it says if the id was edited or removed."""
     kind, _, value = id.partition(":")

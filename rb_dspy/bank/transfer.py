@@ -9,7 +9,7 @@ those in the file only say which items an agent was shown. Equal states give equ
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -20,17 +20,13 @@ from rb_dspy.bank.admission import NewExperience, admit, checked_draft, new_item
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.files import atomic_write, is_database
 from rb_dspy.jsonl import encode, read_objects
-from rb_dspy.schema import Experience, ExperienceDraft, Polarity, Task, Trajectory, Verdict
+from rb_dspy.schema import Experience, ExperienceDraft, Frozen, Polarity, Task, Trajectory, Verdict
 
 FORMAT: Final = "rb_dspy-bank"
 VERSION = 1
 
 
-class _Part(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
-
-
-class _Header(_Part):
+class _Header(Frozen):
     format: Literal["rb_dspy-bank"]
     version: int = pydantic.Field(strict=True, ge=1)
     scope: str
@@ -39,7 +35,7 @@ class _Header(_Part):
     experiences: int = pydantic.Field(strict=True, ge=0)
 
 
-class _Item(_Part):
+class _Item(Frozen):
     id: str = pydantic.Field(min_length=1, max_length=200)
     title: str
     description: str
@@ -48,7 +44,7 @@ class _Item(_Part):
     distiller: str
 
 
-class _Line(_Part):
+class _Line(Frozen):
     id: str = pydantic.Field(min_length=1, max_length=200)
     task: Task
     trajectories: Annotated[tuple[Trajectory, ...], pydantic.FailFast()]
@@ -62,9 +58,16 @@ class _Line(_Part):
 
 
 def write(
-    path: Path, scope: str, embedder: tuple[str, int] | None, count: int, experiences: Iterable[Experience]
+    path: Path,
+    scope: str,
+    embedder: tuple[str, int] | None,
+    count: int,
+    experiences: Iterable[Experience],
+    current: Mapping[str, Sequence[str]],
 ) -> None:
     """Write ``count`` experiences to ``path``, which is replaced when all of them are on disk.
+
+    ``current``: ids of edited items -> their ids now; an import does not know the edits.
 
     Raises:
         InputError: ``path`` is not the name of a file.
@@ -74,7 +77,7 @@ def write(
     header = _Header(format=FORMAT, version=VERSION, scope=scope, embedder=name, dimension=dimension, experiences=count)
     with atomic_write(path, error=StorageError) as file:
         file.write(encode(header.model_dump()))
-        file.writelines(map(_line, experiences))
+        file.writelines(_line(experience, current) for experience in experiences)
 
 
 def read(path: Path, origin: str = "") -> Iterator[NewExperience]:
@@ -141,7 +144,7 @@ def _admitted(line: _Line, origin: str, ids: dict[str, str]) -> NewExperience:
     return admit(draft, created_at=line.created_at)
 
 
-def _line(experience: Experience) -> bytes:
+def _line(experience: Experience, current: Mapping[str, Sequence[str]]) -> bytes:
     items = [
         item.model_dump(include={"id", "title", "description", "content"})
         | {"polarity": item.polarity, "distiller": source.distiller}
@@ -150,6 +153,7 @@ def _line(experience: Experience) -> bytes:
         if source.experience_id == experience.id
     ]
     parts = experience.model_dump(exclude={"scope", "seq", "items"}) | {"items": items}
+    parts["shown"] = list(dict.fromkeys(new for id in experience.shown for new in current.get(id, [id])))
     order = ("id", "task", "trajectories", "verdicts", "items", "run_id", "note", "origin", "shown", "created_at")
     try:
         return encode({name: parts[name] for name in order})

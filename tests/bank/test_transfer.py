@@ -51,7 +51,9 @@ def test_what_goes_out_comes_in(full: MemoryBank, tmp_path: Path, place: str | P
     assert full.export_jsonl(path) == 3
     with open_bank(place, scope) as other:
         assert other.import_jsonl(path) == [experience.id for experience in full.experiences()]
-        assert plain(other.experiences()) == plain(full.experiences())
+        expected = plain(full.experiences())
+        expected[1]["shown"] = (full.experiences()[0].items[0].id,)  # exported with its present id
+        assert plain(other.experiences()) == expected
         assert {item.id for item in other.items()} == {item.id for item in full.items()}
         assert other.retrieve("buy a lamp")[0].task_id == "t2"
         again = tmp_path / "again.jsonl"
@@ -89,6 +91,16 @@ def test_another_experience_with_the_same_run_and_task_is_stored_too(bank: Memor
     with open_bank() as copy:
         assert copy.import_jsonl(tmp_path / "both.jsonl") == [own.id, id]
         assert plain(copy.experiences()) == plain(bank.experiences())
+
+
+def test_a_rollback_in_a_copy_follows_an_edited_lesson(full: MemoryBank, tmp_path: Path) -> None:
+    first, second, third = full.experiences()
+    full.edit(first.items[0].id, content="Read it three times.")
+    full.export_jsonl(tmp_path / "x.jsonl")
+    with open_bank() as copy:
+        copy.import_jsonl(tmp_path / "x.jsonl")
+        assert set(copy.rollback(first.id).experiences) == {first.id, second.id}
+        assert [each.id for each in copy.experiences()] == [third.id]
 
 
 def test_an_origin_marks_all_of_it(full: MemoryBank, tmp_path: Path) -> None:
