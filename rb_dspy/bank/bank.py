@@ -508,13 +508,14 @@ class MemoryBank:
         Raises:
             InputError: The bank has nothing from ``source``.
             StorageError: This is a fork or a snapshot, or the bank cannot be written; or others
-                were reading it, so the text is deleted but still in the log: purge again.
+                were reading it, so the text is deleted but still in the log: purge again, which removes nothing more.
         """
         scope, name = self._own_scope("purge"), normalize(source)
         with scope.write(exclusive=True) as writer:
             removal = writing.purge(writer, name)
+            purged = any(entry.kind == "purge" for entry in writer.journal(subjects=[name]))
         scope.database.vacuum()
-        return self._require_removed(removal, name)
+        return removal if purged else self._require_removed(removal, name)
 
     def scopes(self) -> list[str]:
         """Names of all scopes of this bank."""

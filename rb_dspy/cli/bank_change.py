@@ -122,7 +122,7 @@ def purge(
         if not yes:
             confirm(f"permanently delete everything from {source}, with its history?")
         removal = opened.purge(source)
-    print_json(removal) if on.json_ else say(("permanently deleted: ", "bold"), _counts(removal))
+    print_json(removal) if on.json_ else say(("permanently deleted: ", "bold"), _counts(removal) or "nothing more")
 
 
 @app.command("export")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rb_dspy.errors import InputError, StorageError
-from rb_dspy.schema import Verdict
+from rb_dspy.schema import Removal, Verdict
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
 from tests.bank.postgres_server import PostgresServer
 
@@ -53,6 +53,14 @@ def test_a_purged_secret_is_not_in_the_files(url: str | Path, on_disk: Callable[
         assert bank.doctor() == []
         with pytest.raises(InputError):
             bank.purge("m" + "0" * 20)
+
+
+def test_a_second_purge_of_the_same_removes_nothing_more() -> None:
+    with open_bank() as bank:
+        experience = add(bank, "t1", lessons=2)
+        for id in (experience.items[0].id, experience.id):
+            assert bank.purge(id) != Removal()
+            assert bank.purge(id) == Removal()
 
 
 def test_what_others_gave_as_well_stays(tmp_path: Path) -> None:
