@@ -136,7 +136,7 @@ class Overlay:
         return OverlayReader(below, None if self.own is None else self.own.at(mark), self.born, self.hidden, mark)
 
     @contextmanager
-    def write(self, *, embedder: tuple[str, int] | None = None, exclusive: bool = False) -> Iterator[Writer]:
+    def write(self, *, embedder: tuple[str, int] | None = None) -> Iterator[Writer]:
         if self.read_only:
             raise StorageError(f"{self.location}: a snapshot cannot be written; write to its fork()")
         known = self.base.embedder()
