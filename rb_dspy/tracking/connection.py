@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,11 @@ FAILURES = (MlflowException, SQLAlchemyError, OSError)
 _NOT_FOUND = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
 _SECONDS = 10.0
 """Seconds to wait for a server to respond."""
+
+
+def failure(exc: BaseException) -> str:
+    """The message of an error of a store in one line, without the secrets of its address."""
+    return f"{without_secrets(summary_line(exc)):.300}"
 
 
 def connect(config: TrackingConfig) -> None:
@@ -107,7 +112,7 @@ class RunLog:
         except FAILURES as exc:
             self._failing = True
             if not self._warned:
-                log.warning("MLflow: run %s is incomplete: %s", self.id, summary_line(exc, 300))
+                log.warning("MLflow: run %s is incomplete: %s", self.id, failure(exc))
             self._warned = True
 
     def params(self, values: dict[str, Any]) -> None:
@@ -149,13 +154,14 @@ def registry_errors(what: str) -> Iterator[None]:
     except FAILURES as exc:
         missing = isinstance(exc, MlflowException) and exc.error_code in _NOT_FOUND
         kind = InputError if missing else InfrastructureError
-        raise kind(f"{what}: {summary_line(exc, 300)}") from exc
+        raise kind(f"{what}: {failure(exc)}") from exc
 
 
 def _probe(uri: str) -> None:
     """Raise at once if the store cannot be reached, because MLflow would retry for minutes."""
     if uri.startswith(("http://", "https://")):
-        requests.get(uri, timeout=_SECONDS, allow_redirects=False)
+        with suppress(requests.exceptions.SSLError):  # MLflow has its own settings for certificates
+            requests.get(uri, timeout=_SECONDS, allow_redirects=False)
     elif uri.startswith(("sqlite:", "postgresql", "mysql", "mssql")):
         url = make_url(uri)
         if url.drivername != "sqlite" or Path(url.database or "").parent.exists():  # else MLflow creates the folder
@@ -169,6 +175,6 @@ def _setting_up(uri: str) -> Iterator[None]:
         yield
     except FAILURES as exc:
         raise ConfigError(
-            f"MLflow cannot use {without_secrets(uri)}: {without_secrets(summary_line(exc, 300))}; set tracking.uri to"
+            f"MLflow cannot use {without_secrets(uri)}: {failure(exc)}; set tracking.uri to"
             " sqlite:///FILE or to the address of an MLflow server"
         ) from exc

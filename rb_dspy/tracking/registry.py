@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version as installed
@@ -20,6 +19,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.state import save_program
 from rb_dspy.errors import InputError
 from rb_dspy.matts import BankProgram
+from rb_dspy.text import without_secrets
 from rb_dspy.tracking.connection import registry_errors
 from rb_dspy.tracking.settings import BackbonesLike, backbone_settings, program_settings
 
@@ -32,7 +32,6 @@ CHAMPION = "champion"
 _KIND, _PROGRAM = "rb.kind", "program"
 """Tag and value of every model and version that rb_dspy registered."""
 _SERVED = Path(__file__).with_name("served.py")
-_PAGE = 200
 
 
 @dataclass(frozen=True)
@@ -135,12 +134,11 @@ def programs(name: str | None = None) -> list[ProgramVersion]:
     """Every version of a program, or of all; see ``Tracker.programs``."""
     if name is not None and "'" in name:
         return []  # no program has such a name
-    client = mlflow.MlflowClient()
     named = "" if name is None else f" AND name = '{name}'"
     with registry_errors("listing programs"):
-        models = _pages(client.search_registered_models, f"tags.`{_KIND}` = '{_PROGRAM}'{named}")
+        models = mlflow.search_registered_models(filter_string=f"tags.`{_KIND}` = '{_PROGRAM}'{named}")
         champions = {(model.name, str(model.aliases.get(CHAMPION))) for model in models}
-        versions = _pages(client.search_model_versions, f"tags.`{_KIND}` = '{_PROGRAM}'{named}")
+        versions = mlflow.search_model_versions(filter_string=f"tags.`{_KIND}` = '{_PROGRAM}'{named}")
         listed = [
             ProgramVersion(
                 name=each.name,
@@ -183,23 +181,10 @@ def _uri(name_or_uri: str, version: int | str | None) -> str:
         return f"models:/{name_or_uri}/{version}"
     listed = programs(name_or_uri)
     if not listed:
-        raise InputError(f"no program {name_or_uri!r} is registered in {mlflow.get_registry_uri()}")
+        raise InputError(f"no program {name_or_uri!r} is registered in {without_secrets(mlflow.get_registry_uri())}")
     if not any(each.champion for each in listed):
         newest = listed[-1].version
         raise InputError(
             f"{name_or_uri}: no version is {CHAMPION}; pass a version number (newest: {newest}), or promote one"
         )
     return f"models:/{name_or_uri}@{CHAMPION}"
-
-
-def _pages(search: Callable[..., Any], filter: str) -> list[Any]:
-    def pages() -> Iterator[Any]:
-        token = None
-        while True:
-            page = search(filter_string=filter, max_results=_PAGE, page_token=token)
-            yield from page
-            token = page.token
-            if not token:
-                return
-
-    return list(pages())

@@ -5,16 +5,26 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+import ssl
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import mlflow
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from rb_dspy import MaTTS, MemoryBank, TaskResult, TaskStream, Tracker, TrackingConfig, run_stream
-from rb_dspy.errors import ConfigError, InputError
+from rb_dspy.errors import ConfigError, InfrastructureError, InputError
 from tests.tracking.samples import locks, opener
 
 
@@ -167,6 +177,75 @@ def test_a_password_is_not_in_the_error() -> None:
     with pytest.raises(ConfigError) as caught:
         Tracker("http://me:hunter2@127.0.0.1:9")
     assert "hunter2" not in str(caught.value)
+
+
+@contextmanager
+def mlflow_server(certificate: Path | None = None) -> Iterator[str]:
+    """A server that has no programs and answers no question about a version; yields its host and port.
+
+    ``certificate``: of its HTTPS; None: it speaks HTTP.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if "model-versions/get" in self.path:
+                return  # without an answer
+            body = b'{"experiment": {"experiment_id": "0", "name": "Default", "lifecycle_stage": "active"}}'
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"localhost:{server.server_port}"
+        server.shutdown()
+
+
+def self_signed(path: Path) -> Path:
+    """Write a new certificate of localhost, with its key, to ``path``."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    plain = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.write_bytes(builder.sign(key, SHA256()).public_bytes(Encoding.PEM) + key.private_bytes(*plain))
+    return path
+
+
+def test_a_certificate_that_mlflow_accepts_is_accepted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    certificate = self_signed(tmp_path / "localhost.pem")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with mlflow_server(certificate) as place:
+        with pytest.raises(ConfigError):
+            Tracker(f"https://{place}")
+        monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(certificate))
+        assert Tracker(f"https://{place}").programs() == []
+
+
+def test_a_password_is_in_no_error_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with mlflow_server() as place:
+        tracker = Tracker(f"http://me:hunter2@{place}")
+        with pytest.raises(InputError) as missing:
+            tracker.load("mail")
+        assert place in str(missing.value)
+        with pytest.raises(InfrastructureError) as failed:
+            tracker.promote("mail", 1)
+    assert "hunter2" not in f"{missing.value} {failed.value}"
 
 
 def test_a_run_in_another_store_is_not_a_parent(tracker: Tracker, tmp_path: Path) -> None:
