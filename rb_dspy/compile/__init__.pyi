@@ -12,7 +12,6 @@ from .state import (
     prompts_of as prompts_of,
     save_program as save_program,
     set_state as set_state,
-    signature_hash as signature_hash,
     state_of as state_of,
 )
 from .steps import STEPS as STEPS, CompileStep as CompileStep

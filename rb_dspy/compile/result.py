@@ -20,8 +20,7 @@ from rb_dspy.compile.state import (
 )
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation.intervals import Comparison
-from rb_dspy.schema import RoleUsage, Task, Usage
-from rb_dspy.stream import fingerprint
+from rb_dspy.schema import RoleUsage, Usage
 from rb_dspy.text import first_error
 
 _Program = TypeVar("_Program", bound=dspy.Module)
@@ -88,10 +87,6 @@ class Compiled(pydantic.BaseModel):
     def changed(self) -> list[str]:
         """Predictors with other prompts than before."""
         return [name for name, prompts in self.prompts_after.items() if prompts != self.prompts_before.get(name)]
-
-    def part_of(self, task: Task) -> Part | None:
-        """The part that ``task`` belongs to, whatever its id is now; None if it was not used."""
-        return self.task_parts.get(fingerprint(task))
 
     def diff(self) -> str:
         """A unified diff of each predictor that changed: instructions, then demonstrations. Empty if none did."""

@@ -80,11 +80,6 @@ def signatures_of(program: dspy.Module) -> dict[str, str]:
     return {name: digest(_fields(predictor.signature)) for name, predictor in predictors_of(program).items()}
 
 
-def signature_hash(program: dspy.Module) -> str:
-    """A hash of ``signatures_of(program)``."""
-    return digest(signatures_of(program))
-
-
 def state_of(program: dspy.Module) -> dict[str, Any]:
     """The state that ``save_program`` writes."""
     signatures = signatures_of(program)

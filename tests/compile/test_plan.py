@@ -11,6 +11,7 @@ import pytest
 from rb_dspy import Backbones, Compiled, Streams, Task, TaskStream, split_streams
 from rb_dspy.compile import load_program, plan_compile, prompts_of
 from rb_dspy.errors import InputError
+from rb_dspy.stream import fingerprint
 from rb_dspy.testing import scripted_lm
 from tests.compile.world import EVIDENCE, compiled_step, locks, program, pupil, scaled, streams
 
@@ -99,9 +100,9 @@ def test_the_result_comes_back_from_its_file(tmp_path: Path) -> None:
 def test_the_result_knows_what_each_task_was_used_for() -> None:
     (result, _), parts = compiled_step("judge"), streams()
     renamed = parts.held_out.tasks[0].model_copy(update={"id": "another"})
-    assert result.part_of(renamed) == "held_out"
-    assert result.part_of(parts.dev.tasks[0]) == "dev"
-    assert result.part_of(locks(1, 1, first=20)[0]) is None
+    assert result.task_parts[fingerprint(renamed)] == "held_out"
+    assert result.task_parts[fingerprint(parts.dev.tasks[0])] == "dev"
+    assert fingerprint(locks(1, 1, first=20)[0]) not in result.task_parts
     assert result.streams == {
         "compile": parts.compile.digest,
         "dev": parts.dev.digest,

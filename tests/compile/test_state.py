@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rb_dspy import MaTTS, MemoryBank, MemoryDraft, ReasoningBank
-from rb_dspy.compile import load_program, prompts_of, save_program, set_state, signature_hash, state_of
-from rb_dspy.compile.state import set_prompts
+from rb_dspy.compile import load_program, prompts_of, save_program, set_state, state_of
+from rb_dspy.compile.state import set_prompts, signatures_of
 from rb_dspy.errors import DspyTooOld, InputError, SignatureChanged
 from rb_dspy.testing import HashEmbedder, scripted_lm
 from tests.compile.world import locks, program, pupil, scaled
@@ -85,11 +85,12 @@ def test_a_loaded_program_asks_the_same_to_the_byte(tmp_path: Path, make: Any) -
 
 
 @pytest.mark.stress
-def test_another_process_gets_the_same_hash() -> None:
-    code = "from tests.compile.world import scaled; from rb_dspy.compile import signature_hash as h; print(h(scaled()))"
+def test_another_process_gets_the_same_hashes() -> None:
+    imports = "from rb_dspy.compile.state import signatures_of; from tests.compile.world import scaled"
+    code = f"{imports}; print(signatures_of(scaled()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == signature_hash(scaled())
-    assert signature_hash(program()) != signature_hash(scaled())
+    assert done.stdout.strip() == str(signatures_of(scaled()))
+    assert signatures_of(program()) != signatures_of(scaled())
 
 
 def test_a_scaled_program_takes_the_prompts_of_a_plain_one_and_keeps_its_own(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_a_type_that_keeps_its_name_and_changes_its_fields_is_another_signature(
 
     mine = dspy.Predict(Note)
     other = dspy.Predict(Note.delete("memory").append("memory", dspy.OutputField(), renamed()))
-    assert signature_hash(mine) != signature_hash(other)
+    assert signatures_of(mine) != signatures_of(other)
 
 
 def test_modules_that_dspy_takes_for_compiled_are_saved_too(tmp_path: Path) -> None:
