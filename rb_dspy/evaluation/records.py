@@ -7,6 +7,7 @@ where it stopped: only the task in progress is repeated.
 from __future__ import annotations
 
 import json
+import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -138,20 +139,16 @@ class Journal:
         self, number: int, order: int, start: MemoryBank | None, embedder: Embedder | str | None
     ) -> MemoryBank:
         """Open the bank of the cell of arm ``number``, with its experiences so far; the caller closes it."""
-        if self.folder is None:
-            return MemoryBank.open(None, scope=SCOPE, embedder=embedder) if start is None else start.fork()
-        chosen = embedder if start is None else start.embedder
-        bank = MemoryBank.open(self.folder / BANKS / f"{number}-{order}.sqlite", scope=SCOPE, embedder=chosen)
+        path = None if self.folder is None else self.folder / BANKS / f"{number}-{order}.sqlite"
+        bank = MemoryBank.open(path, scope=SCOPE, embedder=embedder if start is None else start.embedder)
         if start is not None and len(start):
-            copy = self.folder / BANKS / f"{number}-{order}.start.jsonl"
             try:
-                start.export_jsonl(copy)
-                bank.import_jsonl(copy)  # existing experiences are skipped
+                with tempfile.TemporaryDirectory() as place:
+                    start.export_jsonl(Path(place) / "start.jsonl")
+                    bank.import_jsonl(Path(place) / "start.jsonl")  # existing experiences are skipped
             except BaseException:
                 bank.close()
                 raise
-            finally:
-                copy.unlink(missing_ok=True)
         return bank
 
     def _read(self, folder: Path, sizes: Mapping[Cell, int]) -> None:

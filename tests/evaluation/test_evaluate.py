@@ -283,10 +283,15 @@ def test_a_scorer_that_breaks_once_costs_no_arm_anything() -> None:
 
     flaky = program()
     flaky.environments = lambda task, rollout: Flaky(str(task.env_args["code"]))
-    for mode in ("none", "bank"):
+    start = MemoryBank.open(None, scope="start", embedder=EMBEDDER)
+    start.add("Pens", "A pen writes.")
+    for mode, bank in (("none", None), ("bank", None), ("bank", start)):
         scored.clear()
-        broken = run({mode: Arm(flaky, mode), "other": Arm(program(), "none")}, safes(8), orders=1).arms[mode]  # type: ignore[arg-type]
-        whole = run({mode: Arm(program(), mode), "other": Arm(program(), "none")}, safes(8), orders=1).arms[mode]  # type: ignore[arg-type]
+        reports = [
+            run({"arm": Arm(each, mode, bank=bank), "other": Arm(program(), "none")}, safes(8), orders=1)  # type: ignore[arg-type]
+            for each in (flaky, program())
+        ]
+        broken, whole = (report.arms["arm"] for report in reports)
         assert (broken.errors, broken.retried, broken.success, broken.learned) == (0, 8, whole.success, whole.learned)
 
 
