@@ -372,9 +372,12 @@ def test_every_rollout_has_its_ground_truth_and_the_next_task_is_better(bank: Me
 
 
 def test_passes_of_sequential_scaling(bank: MemoryBank) -> None:
-    config = ProgramConfig(act=ActConfig(temperature=0.7))  # so that attempts differ
-    run = MaTTS(ReasoningBank(config, backbones=backbones(openers), environments=Doors.make), 3, "sequential")
-    report = run_stream(run, [hall("Ann", 1, right="yellow")], bank)
+    def script(prompt: Prompt) -> Reply:
+        return {"findings": "On.", "decision": "revise"} if "decision" in prompt.wants else answers(prompt)
+
+    config = ProgramConfig(act=ActConfig(max_steps=1))
+    run = MaTTS(ReasoningBank(config, backbones=backbones(script), environments=Corridor.make), 3, "sequential")
+    report = run_stream(run, [corridor(length=3)], bank)
     (result,) = report.results
     assert [outcome.success for outcome in result.passes if outcome] == [False, False, True]
     found = report.summary().scaling
