@@ -11,7 +11,7 @@ import pydantic
 from pydantic import Field, JsonValue
 
 from rb_dspy.config_errors import config_error
-from rb_dspy.text import SECRET_NAME
+from rb_dspy.redaction import SECRET_NAME
 
 Role = Literal["agent", "judge", "distiller", "contraster", "selector"]
 ROLES: tuple[Role, ...] = get_args(Role)

@@ -28,12 +28,18 @@ A message is one line: what is wrong, what was expected, what to do.
 
 from __future__ import annotations
 
+from rb_dspy.redaction import redact
+from rb_dspy.text import summary_line
+
 
 class RBError(Exception):
-    """Base of every error that rb_dspy raises on purpose."""
+    """Base of every error that rb_dspy raises on purpose. Its message has no key, even if a server repeats one."""
 
     exit_code: int = 1
     """Exit status of the command line for this error."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(redact(each) if isinstance(each, str) else each for each in args))
 
 
 class InputError(RBError):
@@ -129,10 +135,7 @@ class StorageError(BankError):
 
 
 def describe_error(exc: BaseException, limit: int | None = None) -> str:
-    """Format ``exc`` in one line: the message, cut at ``limit`` characters; after its type if it is no ``RBError``."""
-    message = " ".join(str(exc).split())
-    if limit is not None and len(message) > limit:
-        message = f"{message[:limit]}…"
-    if isinstance(exc, RBError) and message:
-        return message
-    return f"{type(exc).__name__}: {message}" if message else type(exc).__name__
+    """``summary_line`` of ``exc``, after its type if it is no ``RBError``."""
+    message = summary_line(exc, limit)
+    name = type(exc).__name__
+    return message if isinstance(exc, RBError) or message == name else f"{name}: {message}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html
 import math
-import os
 import re
 from collections.abc import Iterable
 
 import pydantic
+
+from rb_dspy.redaction import redact
 
 MAX_TEXT = 10_000_000
 """Longest thought, action or observation that is stored, in characters; the rest is cut, and the text says so."""
@@ -26,16 +27,6 @@ _INVISIBLE = re.compile(
 _CJK = re.compile(
     r"[\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]"
 )
-_USER = re.compile(r"(?<=://)(?!/)\S*@")  # to the last @: a password may hold a slash
-_SECRET = re.compile(
-    r"(?i)([?&;#][^=&?#;\s]*(?:pass|pwd|token|secret|credential|auth|signature|\bsig\b|key)[^=&?#;\s]*=)[^&\s]*"
-)
-SECRET_NAME = re.compile(r"(?i)secret|credential|password|authorization|token$|api[_-]?key|access[_-]key")
-"""Names of settings and headers whose values are secrets; ``max_tokens`` is none."""
-_KEY_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-_SHORTEST = 6
-"""Values of fewer characters are ordinary words: replacing them would spoil the text and hide nothing."""
-_KEYS = re.compile(r"\bsk-[\w-]{8,}|(?i:\bbearer\s+)[\w.~+/=-]{6,}")
 
 
 def normalize(text: str, limit: int = MAX_TEXT) -> str:
@@ -89,27 +80,11 @@ def counted(number: int, singular: str, plural: str = "") -> str:
 
 
 def summary_line(exc: BaseException, limit: int | None = None) -> str:
-    """The message of ``exc`` in one line, cut at ``limit`` characters; its type if it has no message."""
-    message = " ".join(str(exc).split())
+    """The message of ``exc`` in one line without keys, cut at ``limit`` characters; its type if it has no message."""
+    message = redact(" ".join(str(exc).split()))
     if limit is not None and len(message) > limit:
         message = f"{message[:limit]}…"
     return message or type(exc).__name__
-
-
-def without_secrets(text: str, mask: str = "…") -> str:
-    """Mask the user and password of every address in ``text``, and query values that may be secrets."""
-    return _SECRET.sub(lambda match: match[1] + mask, _USER.sub(f"{mask}@", text))
-
-
-def redact(text: str) -> str:
-    """Replace possible keys in ``text`` with ``[redacted]``: values of environment variables with names such as
-    ``API_KEY``, and text that looks like an API key or a bearer token.
-    """
-    values = {value for name, value in os.environ.items() if any(word in name.upper() for word in _KEY_NAMES)}
-    for value in sorted(values, key=len, reverse=True):
-        if len(value) >= _SHORTEST:
-            text = text.replace(value, "[redacted]")
-    return _KEYS.sub("[redacted]", text)
 
 
 def first_error(exc: pydantic.ValidationError) -> tuple[str, str]:

@@ -16,7 +16,6 @@ from rb_dspy.text import (
     normalize,
     printable,
     summary_line,
-    without_secrets,
 )
 
 
@@ -84,18 +83,3 @@ def test_counts() -> None:
     assert counted(1, "lesson") == "1 lesson"
     assert counted(2000, "lesson") == "2,000 lessons"
     assert counted(0, "entry", "entries") == "0 entries"
-
-
-@pytest.mark.parametrize(
-    ("address", "shown"),
-    [
-        ("http://127.0.0.1:5000", "http://127.0.0.1:5000"),
-        ("sqlite:////home/a@b/rb.db", "sqlite:////home/a@b/rb.db"),
-        ("postgresql://me:hunter2@host/bank", "postgresql://…@host/bank"),
-        ("http://me:hun/ter2@host", "http://…@host"),
-        ("https://host/x?user=me&password=hunter2&a=1", "https://host/x?user=me&password=…&a=1"),
-        ("cannot reach https://a:hunter2@h/p (refused)", "cannot reach https://…@h/p (refused)"),
-    ],
-)
-def test_passwords_of_addresses_are_masked(address: str, shown: str) -> None:
-    assert without_secrets(address) == shown

@@ -8,7 +8,7 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError
 
 from rb_dspy.errors import BackboneError, ContextOverflow, InfrastructureError, RBError, UnparseableOutput
-from rb_dspy.text import redact, summary_line
+from rb_dspy.text import summary_line
 
 _FATAL = (dspy.LMAuthError, dspy.LMBillingError, dspy.LMConfigurationError, dspy.LMUnsupportedModelError)
 
@@ -64,9 +64,7 @@ def explain(exc: BaseException) -> str:
         hint: str | None = "no such model: write PROVIDER/MODEL, such as openai/gpt-4o-mini, and check api_base"
     else:
         hint = next((_HINTS[kind] for kind in type(exc).__mro__ if kind in _HINTS), None)
-    message, limit = redact(summary_line(exc)), 160 if hint else 240  # servers may send back the key
-    if len(message) > limit:
-        message = f"{message[:limit]}…"
+    message = summary_line(exc, 160 if hint else 240)
     return f"{hint} ({message})" if hint else message
 
 

@@ -32,6 +32,7 @@ from rb_dspy.bank.store.sql import Database, SqlScope, scope_names
 from rb_dspy.bank.store.sqlite import SqliteDatabase, restore
 from rb_dspy.errors import EmbedderMismatch, InputError, StorageError
 from rb_dspy.protocols import Embedder, Vectors
+from rb_dspy.redaction import redact
 from rb_dspy.schema import (
     Change,
     Experience,
@@ -46,7 +47,7 @@ from rb_dspy.schema import (
     Trajectory,
     Verdict,
 )
-from rb_dspy.text import counted, html_table, normalize, redact
+from rb_dspy.text import counted, html_table, normalize
 
 DEFAULT_EMBEDDER = "minilm"
 

@@ -18,8 +18,9 @@ from rich.text import Text
 from rb_dspy.cli import options
 from rb_dspy.cli.output import confirm, err, one_line, out, print_json, say, table
 from rb_dspy.errors import BankError, CorruptBank, InputError
+from rb_dspy.redaction import without_secrets
 from rb_dspy.schema import MemoryItem, Removal
-from rb_dspy.text import counted, without_secrets
+from rb_dspy.text import counted
 
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank

@@ -16,7 +16,7 @@ from rb_dspy.cli import options
 from rb_dspy.cli.output import out, print_json
 from rb_dspy.config import Settings
 from rb_dspy.errors import InputError
-from rb_dspy.text import without_secrets
+from rb_dspy.redaction import without_secrets
 
 
 def config(

@@ -13,7 +13,8 @@ from rb_dspy.cli import options
 from rb_dspy.cli.output import ends_on_interrupt, err, out, print_json, say, usage_table, warn
 from rb_dspy.config import BankConfig, Settings
 from rb_dspy.errors import InfrastructureError, InputError
-from rb_dspy.text import counted, without_secrets
+from rb_dspy.redaction import without_secrets
+from rb_dspy.text import counted
 
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank

@@ -18,7 +18,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import ConfigError, InfrastructureError, InputError
-from rb_dspy.text import summary_line, without_secrets
+from rb_dspy.redaction import without_secrets
+from rb_dspy.text import summary_line
 
 log = logging.getLogger("rb_dspy")
 

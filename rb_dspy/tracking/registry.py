@@ -19,7 +19,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.state import save_program
 from rb_dspy.errors import InputError
 from rb_dspy.matts import BankProgram
-from rb_dspy.text import without_secrets
+from rb_dspy.redaction import without_secrets
 from rb_dspy.tracking.connection import registry_errors
 from rb_dspy.tracking.settings import BackbonesLike, backbone_settings, program_settings
 

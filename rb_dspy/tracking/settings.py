@@ -19,8 +19,8 @@ from rb_dspy.environments.named import environment_factory
 from rb_dspy.errors import ConfigError, InputError
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.program import ReasoningBank
+from rb_dspy.redaction import without_secrets
 from rb_dspy.steps import Judge
-from rb_dspy.text import without_secrets
 
 BackbonesLike = Backbones | Mapping[str, Any]
 """Backbones, or role -> LM, ``BackboneConfig`` or a model's name."""

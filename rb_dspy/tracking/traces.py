@@ -20,8 +20,8 @@ from mlflow.tracing.config import get_config
 from mlflow.utils.autologging_utils import autologging_is_disabled
 
 from rb_dspy.program import as_task
+from rb_dspy.redaction import SECRET_NAME
 from rb_dspy.stream import TaskResult
-from rb_dspy.text import SECRET_NAME
 from rb_dspy.tracking.connection import RunLog
 
 log = logging.getLogger("rb_dspy")

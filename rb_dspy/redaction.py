@@ -1,0 +1,67 @@
+"""Keep keys and passwords out of messages, addresses and whatever is stored with them."""
+
+from __future__ import annotations
+
+import os
+import re
+
+SECRET_NAME = re.compile(r"(?i)secret|credential|password|authorization|token$|api[_-]?key|access[_-]key")
+"""Names of settings and headers whose values are secrets; ``max_tokens`` is none."""
+
+_VARIABLE = re.compile(
+    r"(?i)(?:(?:^|_|api)key|token|secret|passw(?:or)?d|_pass|_pwd|(?:^|_)creds?|credentials?)(?:_\d)?$"
+)
+"""Names of environment variables that hold a secret; not KEYBOARD_LAYOUT, not PWD."""
+_SHORTEST = 6
+"""Values of fewer characters are ordinary words: replacing them would spoil the text and hide nothing."""
+
+# Every repetition begins where a run of its characters begins, or is bounded: the time is linear in the text.
+_SHAPES = {
+    "OpenAI, Anthropic and others": r"(?<![\w-])sk-(?=[a-z_-]{0,200}[A-Z\d])[\w-]{8,}",
+    "other providers": r"(?<![\w-])(?:gsk_|xai-|pplx-|nvapi-|r8_|tvly-|csk-|lsv2_)(?=[a-z_-]{0,99}[A-Z\d])[\w-]{16,}",
+    "Hugging Face": r"(?<![\w-])hf_[A-Za-z\d]{30,}",
+    "Google": r"(?<![\w-])(?:AIza[\w-]{35}|ya29\.[\w-]{20,}|GOCSPX-[\w-]{20,})",
+    "AWS": r"(?<![\w-])(?:AKIA|ASIA|ABIA|ACCA)[A-Z\d]{16}(?!\w)",
+    "GitHub": r"(?<![\w-])(?:gh[pousr]_[A-Za-z\d]{36,}|github_pat_\w{22,})",
+    "GitLab": r"(?<![\w-])gl(?:pat|rt|dt|cbt)-[\w-]{20,}",
+    "Slack": r"(?<![\w-])xox[abeoprs]-[\w-]{10,}|hooks\.slack\.com/services/[\w/]{20,}",
+    "Stripe": r"(?<![\w-])[rs]k_(?:live|test)_\w{10,}",
+    "SendGrid": r"(?<![\w-])SG\.[\w-]{16,}\.[\w-]{16,}",
+    "npm and PyPI": r"(?<![\w-])(?:npm_[A-Za-z\d]{36}|pypi-[\w-]{50,})",
+    "Databricks": r"(?<![\w-])dapi[a-f\d]{32}",
+    "JSON Web Token": r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?",
+    "private key": r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
+    "bearer": r"(?i:\bbearer\s{1,9})(?=[A-Za-z]*[\d._~+/=-]\w)[\w.~+/=-]{6,}",
+    "basic": r"(?i:\bbasic\s{1,9})(?=[A-Za-z+/]*[\d=])[\w+/=-]{8,}",
+}
+"""Whose keys -> what they look like."""
+_KEYS = re.compile("|".join(_SHAPES.values()))
+_LOGIN = re.compile(r"(?<=://)[^\s/:@]*:[^\s/@]+(?=@)")
+_NAMED = re.compile(
+    r"(?i)(?<![\w-])([\w-]{0,60}?(?:passw(?:or)?d|passphrase|secret|credentials?|token"
+    r"|(?:api|access|secret|private)[ _-]?key(?:[ _-]id)?(?: provided)?)"
+    r"(?:[\"']?=[\"']?|[\"']?\s{0,3}[:=]\s{0,3}[\"']?(?=[a-z-]{0,99}[\d+=$!@#%^*~])))[^\s\"'&,;)\]}]{6,}"
+)
+"""``api_key=...`` and ``"password": "..."``; after a colon or a blank only what is no plain word."""
+_USER = re.compile(r"(?<=://)(?!/)\S*@")  # to the last @: a password may hold a slash
+_SECRET = re.compile(
+    r"(?i)([?&;#][^=&?#;\s]*(?:pass|pwd|token|secret|credential|auth|signature|\bsig\b|key)[^=&?#;\s]*=)[^&\s]*"
+)
+
+
+def redact(text: str) -> str:
+    """Replace possible keys in ``text`` with ``[redacted]``: values of environment variables with names such as
+    ``API_KEY``, text that looks like a key, a token or a login in an address, and values with names such as
+    ``password``.
+    """
+    values = {value for name, value in os.environ.items() if len(value) >= _SHORTEST and _VARIABLE.search(name)}
+    for value in sorted(values, key=len, reverse=True):
+        if value in text and not os.path.exists(value):  # GOOGLE_APPLICATION_CREDENTIALS names a file
+            word = rf"\b{value}\b" if value.isalpha() else re.escape(value)  # "postgres", not in "postgresql"
+            text = re.sub(word, "[redacted]", text)
+    return _NAMED.sub(r"\1[redacted]", _LOGIN.sub("[redacted]", _KEYS.sub("[redacted]", text)))
+
+
+def without_secrets(text: str, mask: str = "…") -> str:
+    """Mask the user and password of every address in ``text``, and query values that may be secrets."""
+    return _SECRET.sub(lambda match: match[1] + mask, _USER.sub(f"{mask}@", text))
