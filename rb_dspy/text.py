@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import html
+import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import pydantic
 
@@ -27,6 +28,18 @@ _INVISIBLE = re.compile(
 _CJK = re.compile(
     r"[\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]"
 )
+_THOUGHT_NAME = r"(?i:(?:[a-z]{1,20}[:_])?(?:think|thinking|thoughts?|reasoning))"
+_THOUGHT_MARK = re.compile(
+    r"(?P<first>^[^\S\n]*+)?(?:(?P<fence>```|~~~)"
+    rf"|(?P<start><{_THOUGHT_NAME}>|◁think▷|\[THINK\]|<\|START_THINKING\|>|<\|channel>thought\b"
+    r"|<\|open\|>think<\|sep\|>|<\|channel\|>analysis<\|message\|>|(?<!.)Here(?: is|'s) my thought process:)"
+    rf"|(?P<end></{_THOUGHT_NAME}>|◁/think▷|\[/THINK\]|<\|END_THINKING\|>|<channel\|>|<\|close\|>think<\|sep\|>"
+    r"|(?:(?:<\|end\|>)?<\|start\|>assistant)?<\|channel\|>final<\|message\|>|(?<!.)Here(?: is|'s) my response:))",
+    re.MULTILINE,
+)
+"""Starts and ends of thoughts as models write them, and code fences."""
+_JSON, _SPACE = json.JSONDecoder(strict=False), re.compile(r"\s*+")
+_LINE_END = re.compile(r"[^\S\n]*+$", re.MULTILINE)
 
 
 def normalize(text: str, limit: int = MAX_TEXT) -> str:
@@ -72,6 +85,89 @@ def estimate_tokens(text: str) -> int:
     """Estimate the tokens of ``text``: 3.5 characters per token; one per Chinese, Japanese or Korean character."""
     cjk = 0 if text.isascii() else len(_CJK.findall(text))
     return math.ceil(cjk + (len(text) - cjk) / 3.5)
+
+
+def without_thoughts(text: str, fields: Collection[str] = ()) -> tuple[str, str]:
+    """Split an answer into the answer itself and the thought that a reasoning model wrote into it.
+
+    A thought starts at the start or the end of a line, with a tag such as ``<think>``, and ends at the closing tag;
+    without a start, everything before the closing tag is the thought. A thought that does not end is all the rest of
+    the text, because the model was cut off before its answer. Tags inside a sentence, a code block or a JSON value are
+    text. A text without a thought is returned as it is.
+
+    Args:
+        text: Any text.
+        fields: Names of tags that are fields of the answer, as in dspy's ``XMLAdapter``.
+    """
+    marks = [mark for mark in _THOUGHT_MARK.finditer(text) if _kind(mark) not in fields]
+    last_end = {_kind(mark): mark.start() for mark in marks if mark["end"]}
+    rest: list[str] = []
+    thoughts: list[str] = []
+    start = mention = None
+    fenced, done = False, 0
+    said, value_end = _upcoming(text, 0) if marks else (0, 0)
+    for mark in marks:
+        if start is not None:
+            if mark["end"] and (_kind(mark) == _kind(start) or last_end.get(_kind(start), -1) < mark.start()):
+                thoughts.append(text[start.end() : mark.start()])
+                start, done = None, mark.end()
+                said, value_end = _upcoming(text, done, len(thoughts))
+        elif mark["fence"]:
+            fenced ^= mark["first"] is not None
+        elif fenced or mark.start() < value_end:
+            continue
+        elif mark["start"] and (mark.start() <= said or _starts_line(text, mark)):
+            rest.append(text[done : mark.start()])
+            start = mark
+        elif mark["start"]:
+            mention = mark
+        else:
+            quoted = mention is not None and text.find("\n", mention.end(), mark.start()) < 0
+            mention = None
+            if not (quoted or _in_sentence(text, mark)):
+                thoughts += [*rest, text[done : mark.start()]]
+                rest, done = [], mark.end()
+                said, value_end = _upcoming(text, done, len(thoughts))
+    if start is not None and (start.start() <= said or (start["first"] is not None and _ends_line(text, start))):
+        thoughts.append(text[start.end() :])
+    else:
+        rest.append(text[done if start is None else start.start() :])
+    if not thoughts:
+        return text, ""
+    return "".join(rest).strip(), "\n\n".join(filter(None, (each.strip() for each in thoughts)))
+
+
+def _kind(mark: re.Match[str]) -> str:
+    """The name of an XML tag; every other mark is of one kind, because no model mixes them."""
+    tag = mark["start"] or mark["end"] or ""
+    return tag.strip("</>").lower() if tag.endswith(">") and "|" not in tag else ""
+
+
+def _ends_line(text: str, mark: re.Match[str]) -> bool:
+    return _LINE_END.match(text, mark.end()) is not None
+
+
+def _starts_line(text: str, mark: re.Match[str]) -> bool:
+    """Whether an opening tag starts a line, or ends one after a whole sentence."""
+    before = text[max(0, mark.start() - 2) : mark.start()].rstrip()
+    return mark["first"] is not None or (before.endswith(tuple(".!?…。！？")) and _ends_line(text, mark))
+
+
+def _in_sentence(text: str, mark: re.Match[str]) -> bool:
+    """Whether a closing tag stands inside a line, between blanks or quotation marks."""
+    if mark["first"] is not None or _ends_line(text, mark):
+        return False
+    before, after = text[mark.start() - 1 : mark.start()], text[mark.end()]
+    return (before.isspace() and not after.isalnum()) or (before in "\"'`([" and after in "\"'`)]")
+
+
+def _upcoming(text: str, start: int, thoughts: int = 0) -> tuple[int, int]:
+    """Where the next word after ``start`` begins, and where the JSON value that it begins ends (0: it begins none)."""
+    word = _SPACE.match(text, start).end()  # type: ignore[union-attr]
+    try:
+        return word, _JSON.raw_decode(text, word)[1] if thoughts < 4 and text.startswith(("{", "["), word) else 0
+    except (ValueError, RecursionError):
+        return word, 0
 
 
 def counted(number: int, singular: str, plural: str = "") -> str:

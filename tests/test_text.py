@@ -16,6 +16,7 @@ from rb_dspy.text import (
     normalize,
     printable,
     summary_line,
+    without_thoughts,
 )
 
 
@@ -83,3 +84,95 @@ def test_counts() -> None:
     assert counted(1, "lesson") == "1 lesson"
     assert counted(2000, "lesson") == "2,000 lessons"
     assert counted(0, "entry", "entries") == "0 entries"
+
+
+THOUGHTS = [
+    "<think>\nLyon?\n</think>\n\n{}",
+    "<think>Lyon?</think>{}",
+    "Lyon?\n</think>\n\n{}",
+    "Lyon?</think>{}",
+    "Lyon? A <think> tag?\n</think>\n{}",
+    "<think>Lyon?</think>\n<think>No.</think>\n{}",
+    "<think>Lyon? <reasoning>x</reasoning></think>{}",
+    "<thinking>Lyon?</thinking>{}",
+    "<Thought>Lyon?</Thought>{}",
+    "<reasoning>\nLyon?\n</reasoning>\n{}",
+    "<seed:think>Lyon?</seed:think>{}",
+    "◁think▷Lyon?◁/think▷{}",
+    "[THINK]Lyon?[/THINK]{}",
+    "<|START_THINKING|>Lyon?<|END_THINKING|>{}",
+    "<|channel>thought\nLyon?<channel|>{}",
+    "<|channel|>analysis<|message|>Lyon?<|end|><|start|>assistant<|channel|>final<|message|>{}",
+    "Here is my thought process: Lyon?\nHere is my response: {}",
+]
+NO_THOUGHTS = [
+    "",
+    "Paris",
+    "A model writes <think> before it answers, and </think> after.",
+    "Use `<think>` and `</think>`; or (</think>).",
+    "It ends with <think>",
+    "- <think>\n- <thinking>",
+    "```xml\n<think>\nx\n</think>\n```\nThat is how.",
+    '{"thought": "a <think>b</think>", "action": "a"}',
+    '{"thought": "a</think>b", "action": "a"}',
+]
+
+
+@pytest.mark.parametrize("form", THOUGHTS)
+@pytest.mark.parametrize("answer", ["Paris", '{"action": "a </think> b"}', "[[ ## action ## ]]\n<b>Paris</b>"])
+def test_a_thought_is_split_from_the_answer(form: str, answer: str) -> None:
+    rest, thought = without_thoughts(form.format(answer))
+    assert rest == answer
+    assert "Lyon?" in thought
+
+
+@pytest.mark.parametrize("text", NO_THOUGHTS)
+def test_a_text_that_mentions_the_tags_stays(text: str) -> None:
+    assert without_thoughts(text) == (text, "")
+
+
+@pytest.mark.parametrize(
+    "text", ["<think>Lyon?", "<think>\nLyon?\n[[ ## action ## ]]\nLyon", "[THINK]Lyon?", "Lyon?</think>"]
+)
+def test_a_thought_without_an_end_is_no_answer(text: str) -> None:
+    rest, thought = without_thoughts(text)
+    assert (rest, "Lyon?" in thought) == ("", True)
+    assert without_thoughts(f"Paris.\n<think>\n{text}")[0] == "Paris." or text.endswith("</think>")
+
+
+def test_a_thought_may_end_with_another_name() -> None:
+    assert without_thoughts("<think>Lyon?</thinking>Paris") == ("Paris", "Lyon?")
+
+
+def test_a_tag_that_is_a_field_of_the_answer_stays() -> None:
+    text = "<thought>Easy.</thought>\n<action>42</action>"
+    assert without_thoughts(text, ["thought"]) == (text, "")
+    assert without_thoughts(f"<think>Hm.</think>{text}", ["thought"]) == (text, "Hm.")
+
+
+MARKS = st.sampled_from(
+    [
+        "<think>",
+        "</think>",
+        "</thought>",
+        "[THINK]",
+        "[/THINK]",
+        "```",
+        "\n",
+        " ",
+        "a",
+        ".",
+        "{",
+        '"',
+        "}",
+        "<|channel|>",
+    ]
+)
+
+
+@given(st.lists(MARKS, max_size=30).map("".join))
+def test_splitting_off_thoughts_is_total_and_loses_no_word(text: str) -> None:
+    rest, thought = without_thoughts(text)
+    assert rest.count("a") + thought.count("a") == text.count("a")
+    if not any(mark in text for mark in ("think", "THINK", "thought")):
+        assert (rest, thought) == (text, "")

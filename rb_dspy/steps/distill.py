@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from rb_dspy.errors import UnparseableOutput
 from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
 from rb_dspy.steps.ask import ask
 from rb_dspy.steps.transcript import cut, escape_markers, observations, transcript
+from rb_dspy.text import normalize
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Distill(dspy.Module):
 
 
 def read_drafts(said: dspy.Prediction, predict: Any, role: str, limit: int) -> Distilled:
-    """Return the first ``limit`` drafts of ``memory_items`` that are complete and do not overlap with an earlier one.
+    """Return the first ``limit`` drafts of ``memory_items`` that are complete and do not repeat an earlier one.
 
     Raises:
         UnparseableOutput: ``memory_items`` is not a list of drafts.
@@ -89,8 +89,8 @@ def read_drafts(said: dspy.Prediction, predict: Any, role: str, limit: int) -> D
         draft = MemoryDraft(title=each.title, description=each.description, content=each.content)
         if not (draft.title and draft.content):
             dropped.append("one without title or content")
-        elif any(_overlap(draft, other) for other in valid):
-            dropped.append(f"{draft.title!r} overlaps with another")
+        elif any(_words(draft.content) == _words(other.content) for other in valid):
+            dropped.append(f"{draft.title!r} repeats another")
         elif len(valid) == limit:
             dropped.append(f"{draft.title!r} is beyond the limit of {limit}")
         else:
@@ -99,9 +99,6 @@ def read_drafts(said: dspy.Prediction, predict: Any, role: str, limit: int) -> D
     return Distilled(tuple(valid), note, str((getattr(predict, "lm", None) or lm_for(role)).model))
 
 
-def _overlap(one: MemoryDraft, other: MemoryDraft) -> bool:
-    """Return whether the titles are equal, or the contents share four fifths of their words."""
-    if one.title.casefold() == other.title.casefold():
-        return True
-    a, b = (set(re.findall(r"\w+", text.casefold())) for text in (one.content, other.content))
-    return bool(a and b) and len(a & b) / len(a | b) >= 0.8
+def _words(content: str) -> str:
+    """The content as it is compared: a longer or otherwise different one may hold another fact."""
+    return " ".join(normalize(content).casefold().split()).rstrip(".!")

@@ -130,20 +130,18 @@ def test_an_unknown_verdict_teaches_nothing_unless_configured() -> None:
     assert len(run(always({"memory_items": [lesson()]}), Distill(config), TASK, GOOD, unknown).drafts) == 1
 
 
-def test_empty_overlapping_and_surplus_drafts_are_dropped_and_numbers_are_not() -> None:
+def test_empty_repeated_and_surplus_drafts_are_dropped_and_facts_are_not() -> None:
     lessons = [
         lesson("", "no title"),
-        lesson("Retry 503", "Retry 503 and 504 of host 10.0.0.7, treat 404 as final."),
-        lesson("retry 503", "another text with the same title"),
-        lesson("Two", "Second fact about ports 5432 and 6432."),
-        lesson("Two again", "Second fact about ports 5432 and 6432!"),
-        lesson("Three", "Third fact stands alone."),
+        lesson("Limit for refunds", "In the EU, 200 euros can be refunded."),
+        lesson("Limit for refunds", "In the US, 900 dollars can be refunded."),
+        lesson("Again", " in the EU,  200 euros can be refunded!"),
+        lesson("Other limit", "In the EU, 200 euros can not be refunded."),
         lesson("Four", "A completely different remark."),
     ]
-    task = Task(id="t", instruction="Retry 503 and 504 of host 10.0.0.7 on port 5432 and 6432")
-    done = run(always({"memory_items": lessons}), Distill(), task, GOOD, Verdict(label="success"))
-    assert [draft.title for draft in done.drafts] == ["Retry 503", "Two", "Three"]
-    assert done.note.count(";") == 3, "one was incomplete, two overlapped, one was too many"
+    done = run(always({"memory_items": lessons}), Distill(), TASK, GOOD, Verdict(label="success"))
+    assert [draft.title for draft in done.drafts] == ["Limit for refunds", "Limit for refunds", "Other limit"]
+    assert done.note.count(";") == 2, "one was incomplete, one was repeated, one was too many"
 
 
 # Contrast
