@@ -35,8 +35,16 @@ _HOSTS = {
     "xai": "api.x.ai",
 }
 """Provider (the first part of a model's name) -> its own server."""
-_PLACES = ("domain", "host", "location", "region", "region_name")
-"""Suffixes of option names from which a provider's address is built."""
+SAMPLING = {
+    "top_p", "top_k", "min_p", "seed", "stop", "n", "presence_penalty", "frequency_penalty", "repetition_penalty",
+    "logit_bias", "reasoning", "reasoning_effort", "thinking", "verbosity", "response_format", "parallel_tool_calls",
+    "service_tier", "model_type",
+}  # fmt: skip
+"""Options of a language model that name no address, no file and no key."""
+_SIZES = {"max_tokens", "temperature", "timeout", "num_retries", "cache", "context", "slots", "threads"}
+
+Leaf = tuple[tuple[str, ...], Any]
+"""The keys of a value, and the value."""
 
 
 class _Sources(Settings, BaseSettings):
@@ -62,35 +70,41 @@ def load_settings(
         path: A TOML file; None reads no file.
         overrides: Such as ``run.tasks=3``; the value is TOML if it parses as such, else text.
         options: Key -> (name of the command's option, value).
-        own: The user's own TOML file, if it exists. If it is given, ``path`` is not trusted: an address of a
-            language model that only ``path`` names is rejected, because the user's API key would be sent there.
+        own: The user's own TOML file, if it exists. If it is given, ``path`` is not trusted: unless another source
+            repeats the value, it may set steps, streams and sampling, but no address, header, or variable with a key.
 
     Raises:
-        ConfigError: The file is missing or not TOML, a key is unknown or has a bad value, or an address is rejected.
+        ConfigError: The file is missing or not TOML, a key is unknown or has a bad value, or a value of ``path`` needs
+            confirmation.
     """
-    data: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    mine = _read(own) if own is not None and own.is_file() else {}
-    for source, table in ((str(own), mine), (str(path), {} if path is None else _read(Path(path)))):
-        for keys, value in _leaves(table):
-            _put(data, keys, value, source, sources)
+    mine = _leaves(_read(own) if own is not None and own.is_file() else {})
+    theirs = list(_leaves({} if path is None else _read(Path(path))))
     try:
-        environment = EnvSettingsSource(_Sources)()
+        environment = _leaves(EnvSettingsSource(_Sources)())
     except ValueError as exc:
         raise ConfigError(f"environment: {exc}; expected variables such as RB_DSPY_RUN__TASKS=3") from None
-    for keys, value in _leaves(environment):
-        _put(data, keys, value, f"RB_DSPY_{'__'.join(keys).upper()}", sources)
-    for override in overrides:
-        keys, value = _parse_override(override)
-        _put(data, keys, value, "--set", sources)
-    for key, (option, value) in (options or {}).items():
-        _put(data, tuple(key.split(".")), value, option, sources)
+    before = [(str(own), each) for each in mine]
+    after = [(f"RB_DSPY_{'__'.join(each[0]).upper()}", each) for each in environment]
+    after += [("--set", each) for override in overrides for each in _parse_override(override)]
+    after += [(option, (tuple(key.split(".")), value)) for key, (option, value) in (options or {}).items()]
+    data: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for source, leaf in (*before, *((str(path), each) for each in theirs), *after):
+        _put(data, *_full(leaf), source, sources)
     try:
         settings = Settings.model_validate(data)
     except pydantic.ValidationError as exc:
         raise config_error(Settings, exc, sources, "settings" if path is None else str(path)) from None
-    if own is not None and path is not None:
-        _check_addresses(settings, sources, str(path), mine)
+    if own is not None:
+        confirmed = [(keys[-1], value) for _, leaf in (*before, *after) for keys, value in [_full(leaf)]]
+        for keys, value in map(_full, theirs):
+            key = ".".join(keys)
+            unset = sources[key] != str(path) or (keys[-1], value) in confirmed
+            if not (unset or _is_harmless(keys, value, settings)):
+                raise ConfigError(
+                    f"{path}: {key} needs your confirmation, because this file may be another person's and could send"
+                    f" your keys or data elsewhere; repeat it as --set {key}=VALUE, or in your own file, {own}"
+                )
     return settings
 
 
@@ -105,60 +119,49 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: {exc}") from None
 
 
-def _parse_override(override: str) -> tuple[tuple[str, ...], Any]:
+def _parse_override(override: str) -> Iterator[Leaf]:
     key, sign, text = (part.strip() for part in override.partition("="))
     if not (sign and key):
         raise ConfigError(f"--set {override!r}: expected key=value, for example run.tasks=3")
     keys = tuple(key.split("."))
     try:
-        return keys, tomllib.loads(f"v = {text}")["v"]
+        value = tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:
-        return keys, text
+        value = text
     except (ValueError, RecursionError) as exc:
         raise ConfigError(f"--set {key}: {exc}; give a shorter value") from None
+    return _leaves(value, keys) if isinstance(value, Mapping) and value else iter([(keys, value)])
 
 
-def _put(data: dict[str, Any], keys: tuple[str, ...], value: Any, source: str, sources: dict[str, str]) -> None:
-    """Set one key; a string for a role is the role's model."""
+def _full(leaf: Leaf) -> Leaf:
+    """The leaf with its whole key: a role stands below ``backbones``, and a text for a role is the role's model."""
+    keys, value = leaf
     if keys[0] in ROLES:
         keys = ("backbones", *keys)
     if len(keys) == 2 and keys[0] == "backbones" and isinstance(value, str):
         keys = (*keys, "model")
+    return keys, value
+
+
+def _put(data: dict[str, Any], keys: tuple[str, ...], value: Any, source: str, sources: dict[str, str]) -> None:
+    """Set one key."""
     *tables, last = keys
     for name in tables:
         data = data.setdefault(name, {})
         if not isinstance(data, dict):
             raise ConfigError(f"{source} {'.'.join(keys)}: {name!r} is not a table; expected keys below [{name}]")
-    if isinstance(value, Mapping) and isinstance(data.get(last), dict):
-        return  # an empty table removes nothing
-    data[last] = value
     sources[".".join(keys)] = source
+    if not (isinstance(value, Mapping) and isinstance(data.get(last), dict)):  # an empty table removes nothing
+        data[last] = value
 
 
-def _leaves(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _leaves(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[Leaf]:
     """The values of a table with their keys; an empty table is a value."""
     for name, value in table.items():
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, (*above, name))
         else:
             yield (*above, name), value
-
-
-def _check_addresses(settings: Settings, sources: Mapping[str, str], path: str, own: Mapping[str, Any]) -> None:
-    """Raise ``ConfigError`` for the first address that only the file ``path`` names."""
-    texts = [
-        (f"backbones.{role}.{'.'.join(keys)}", text, backbone.model)
-        for role, backbone in settings.backbones.items()
-        for keys, value in _leaves(backbone.model_dump(exclude_defaults=True))
-        for text in _texts(value)
-    ]
-    confirmed = {*_texts(own), *(text for key, text, _ in texts if sources.get(key) != path)}
-    for key, text, model in texts:
-        if text not in confirmed and _is_address(key, text) and not _is_safe(text, model):
-            raise ConfigError(
-                f"{path}: {key} is an address that you have not confirmed, and your API key would be sent there;"
-                f" repeat it as --set {key}=ADDRESS, or in your own file, {own_file()}"
-            )
 
 
 def own_file() -> Path:
@@ -168,8 +171,32 @@ def own_file() -> Path:
     return platformdirs.user_config_path("rb-dspy") / "rb.toml"
 
 
-def _is_address(key: str, text: str) -> bool:
-    return "://" in text or (key.endswith(_PLACES) and re.fullmatch(r"[\w-]*", text) is None)
+def _is_harmless(keys: tuple[str, ...], value: Any, settings: Settings) -> bool:
+    """Whether any file may set this: steps, streams and sampling, and places on this machine."""
+    match keys:
+        case ("run" | "program" | "matts", *_) | ("bank", "scope") | ("tracking", "enabled" | "experiment" | "traces"):
+            return True
+        case ("bank", "embedder"):
+            return re.fullmatch(r"[\w-]+", value) is not None  # an installed one, not OWNER/MODEL of a hub
+        case ("bank", "url"):
+            return value == ":memory:" or _in_folder(value)
+        case ("tracking", "uri"):
+            file = value.removeprefix("sqlite:///")
+            return _LOOPBACK.fullmatch(value) is not None if file == value else _in_folder(file)
+        case ("backbones", role, "api_base"):
+            return _is_safe(value, settings.backbones[role].model)  # type: ignore[index]
+        case ("backbones", _, "model"):
+            return "://" not in value
+        case ("backbones", _, "options", name, *_):
+            return name in SAMPLING or (name == "extra_body" and keys[-1] in SAMPLING | {"enable_thinking"})
+        case ("backbones", _, name):
+            return name in _SIZES or (name == "options" and not value)
+    return not value  # an empty table
+
+
+def _in_folder(path: str) -> bool:
+    """Whether ``path`` is below the working directory, links followed; SQLite's ``file:`` and ``?`` are not read."""
+    return re.fullmatch(r"[^\0?:~]*", path) is not None and Path(path).resolve().is_relative_to(Path.cwd())
 
 
 def _is_safe(address: str, model: str) -> bool:
@@ -178,12 +205,3 @@ def _is_safe(address: str, model: str) -> bool:
         return True
     host = _HOSTS.get(model.partition("/")[0])
     return host is not None and re.fullmatch(rf"https://{re.escape(host)}(/[\w./-]*)?", address) is not None
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """The texts in a value, tables and lists included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for each in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(each)

@@ -101,7 +101,6 @@ embedder = "hash"
 [backbones.agent]
 model = "openai/scripted"
 api_base = "http://127.0.0.1:{port}/v1"
-api_key_env = "RB_SCENARIO_KEY"
 """
 
 
@@ -112,7 +111,7 @@ def cli(
     """The installed command in this process, in a folder with tasks and an ``rb.toml``: exit code, stdout, stderr."""
     _install_embedder(tmp_path / "site")
     monkeypatch.syspath_prepend(tmp_path / "site")
-    monkeypatch.setenv("RB_SCENARIO_KEY", "a-key")
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for console in (output.out, output.err):
         console.width = 200

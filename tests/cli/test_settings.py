@@ -80,24 +80,77 @@ def test_an_address_that_only_the_folder_names_is_refused(own: Path, folder: Pat
 
 
 @pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("backbones.agent.api_key_env", "AWS_SECRET_ACCESS_KEY"),
+        ("tracking.uri", "https://evil.example"),
+        ("tracking.uri", "databricks"),
+        ("tracking.uri", "sqlite:////etc/passwd"),
+        ("tracking.uri", "sqlite:///file:/etc/x?uri=true"),
+        ("tracking.uri", "sqlite:///../up.db"),
+        ("bank.url", "postgresql://me@evil.example/bank"),
+        ("bank.url", "postgresql://me@localhost/bank?host=evil.example"),
+        ("bank.url", "~/private.sqlite"),
+        ("bank.url", "/etc/private.sqlite"),
+        ("bank.url", "../private.sqlite"),
+        ("bank.embedder", "evil/model"),
+        *(
+            (f"backbones.agent.options.{name}", value)
+            for name, value in {
+                "account_id": "attackeracct",
+                "Base_URL": "x",
+                "API_BASE": "x",
+                "ssl_verify": False,
+                "verify": False,
+                "extra_headers.Host": "evil.example",
+                "headers.X-Team": "a",
+                "extra_query.a": "b",
+                "extra_body.api_base": "x",
+                "aws_region_name": "evil.example/",
+                "vertex_location": "us-east1",
+                "proxy": "x",
+                "mock_response": "x",
+                "invented_later": "x",
+            }.items()
+        ),
+    ],
+)
+def test_what_a_file_may_not_set_needs_confirmation(own: Path, folder: Path, key: str, value: Any) -> None:
+    """Only what is known to be harmless is taken from a file that may be another person's."""
+    text = f"'{value}'" if isinstance(value, str) else str(value).lower()
+    folder.write_text(f'backbones.agent.model = "openai/x"\n{key} = {text}\n')
+    with pytest.raises(ConfigError) as caught:
+        load_settings(folder, own=own)
+    assert str(caught.value).startswith(f"{folder}: {key} needs your confirmation")
+    assert f"--set {key}=VALUE" in str(caught.value)
+    assert str(own) in str(caught.value)
+    assert load_settings(folder, [f"{key}={text}"], own=own) == load_settings(folder)
+    own.write_text(folder.read_text())
+    assert load_settings(folder, own=own) == load_settings(folder)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         'agent = "openai/x"',
-        '[backbones.agent]\nmodel = "openai/x"\napi_key_env = "MY_KEY"',
-        '[backbones.agent]\nmodel = "openai/x"\napi_base = "http://127.0.0.1:8000/v1"\napi_key_env = "MY_KEY"',
+        '[backbones.agent]\nmodel = "openai/x"\napi_base = "http://127.0.0.1:8000/v1"\ntimeout = 9\nthreads = 2',
         '[backbones.agent]\nmodel = "openai/x"\napi_base = "http://localhost:8000/v1"',
         '[backbones.agent]\nmodel = "openai/x"\napi_base = "http://[::1]:8000/v1"',
-        '[backbones.agent]\nmodel = "openai/x"\napi_base = "https://api.openai.com/v1"\napi_key_env = "MY_KEY"',
-        'agent = "openai/x"\n[backbones.agent.options]\nreasoning_effort = "low"\nvertex_location = "us-east1"',
+        '[backbones.agent]\nmodel = "openai/x"\napi_base = "https://api.openai.com/v1"',
+        '[backbones.agent]\nmodel = "openai/x"\n[backbones.agent.options]\nreasoning_effort = "low"\nstop = ["a://"]',
+        '[backbones.agent]\nmodel = "openai/x"\noptions.extra_body.chat_template_kwargs.enable_thinking = false',
+        'agent = "openai/x"\n[bank]\nurl = "banks/mine.sqlite"\nscope = "a"\nembedder = "minilm"',
+        'agent = "openai/x"\n[tracking]\nuri = "http://127.0.0.1:5000"\nexperiment = "a"\ntraces = false',
+        'agent = "openai/x"\n[tracking]\nuri = "sqlite:///runs.db"\n[matts]\nk = 2\n[program.retrieve]\nk = 2\n[run]\n',
     ],
 )
-def test_loopback_and_the_providers_own_server_are_fine(own: Path, folder: Path, text: str) -> None:
+def test_what_any_file_may_set(own: Path, folder: Path, text: str) -> None:
     folder.write_text(text)
     assert load_settings(folder, own=own).backbones["agent"].model == "openai/x"
 
 
 def test_a_confirmed_address_is_fine(own: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder.write_text(f'[backbones.agent]\nmodel = "openai/x"\napi_base = "{AWAY}"\napi_key_env = "MY_KEY"')
+    folder.write_text(f'[backbones.agent]\nmodel = "openai/x"\napi_base = "{AWAY}"')
     confirm = [f"backbones.agent.api_base={AWAY}"]
     assert load_settings(folder, confirm, own=own).backbones["agent"].api_base == AWAY
     for role in ("judge", "agent"):
