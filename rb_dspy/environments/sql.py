@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import re
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rb_dspy.environments import shop
 from rb_dspy.environments.generated import TaskArgs, select_templates
+from rb_dspy.environments.query import Row, run_query
 from rb_dspy.errors import InputError
 from rb_dspy.protocols import Environment
 from rb_dspy.schema import MemoryDraft, Outcome, Task
+from rb_dspy.text import normalize
 
 ANSWER = "ANSWER:"
 """Prefix of the query that is submitted, if a task allows several."""
@@ -26,13 +28,10 @@ ROWS = 5
 MAX_ROWS = 10_000
 """A result with more rows is wrong."""
 
-_LENGTH = 1_000_000
-"""Maximum bytes of a text in a result."""
+MAX_SHOWN = 10_000
+"""Maximum length of a row as the agent reads it, in characters."""
 
-_STEPS = 20_000_000
-"""Steps of SQLite's virtual machine, about two seconds; a query of the agent that takes more is stopped."""
-
-Row = tuple[Any, ...]
+_TABLES = "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql IS NOT NULL"
 
 
 class _Args(TaskArgs):
@@ -92,8 +91,7 @@ class Sql:
 
     def random_action(self, environment: Environment, task: Task, rng: random.Random) -> str:
         """Return a query of a random table that needs no knowledge."""
-        with _open(_Args.of(task)) as database:
-            tables = [name for name, _ in _tables(database)]
+        tables = [name for name, _ in _tables(_Args.of(task))]
         return f'SELECT {rng.choice(("count(*)", "*", "1"))} FROM "{rng.choice(tables)}"'
 
     def lessons(self, tasks: Sequence[Task]) -> Sequence[MemoryDraft]:
@@ -161,7 +159,7 @@ def read_questions(
 
 
 class _Question:
-    """One question to one database. Every query runs on a connection of its own that can only read."""
+    """One question to one database. Every query runs in a process of its own and can only read."""
 
     def __init__(self, args: _Args, task_id: str) -> None:
         self._args = args
@@ -176,8 +174,7 @@ class _Question:
 
     def reset(self, task: Task) -> str:
         self._count, self._closed, self._answer, self._rows = 0, False, None, None
-        with _open(self._args) as database:
-            return "The tables:\n" + "\n".join(sql for _, sql in _tables(database))
+        return "The tables:\n" + "\n".join(sql for _, sql in _tables(self._args))
 
     def step(self, action: str) -> tuple[str, bool]:
         if self._closed:
@@ -187,7 +184,7 @@ class _Question:
         try:
             self._rows = _rows(self._args, self._answer)
             result = _shown(self._rows)
-        except (sqlite3.Error, ValueError) as exc:
+        except ValueError as exc:
             self._rows, result = None, f"Error: {exc}"
         self._closed = action.strip().startswith(ANSWER) or self._count >= self._args.queries
         return (f"{result}\n{self._feedback()}".strip() if self._closed else result), self._closed
@@ -200,16 +197,19 @@ class _Question:
 
     def outcome(self) -> Outcome:
         """Compare the last query's rows with those of the gold query. Raises ``InputError`` if that cannot be run."""
-        try:
-            gold = _rows(self._args, self._args.query, steps=None)
-        except (sqlite3.Error, ValueError) as exc:
-            raise InputError(f"task {self._task_id!r}: env_args.query cannot be run: {exc}") from exc
-        rows = self._rows
+        rows, gold = self._rows, self._gold
         right = rows is not None and len(gold) <= MAX_ROWS and Counter(map(_key, rows)) == Counter(map(_key, gold))
         return Outcome(reward=float(right), success=right)
 
     def close(self) -> None:
         """Nothing to release."""
+
+    @functools.cached_property
+    def _gold(self) -> list[Row]:
+        try:
+            return _rows(self._args, self._args.query)
+        except ValueError as exc:
+            raise InputError(f"task {self._task_id!r}: env_args.query cannot be run: {exc}") from None
 
     def _feedback(self) -> str:
         args, right = self._args, self.outcome().success
@@ -221,59 +221,25 @@ class _Question:
         return f"{verdict} To know: {args.evidence}." if args.reveal == "evidence" and args.evidence else verdict
 
 
-def _open(args: _Args, steps: int | None = None) -> _Reading:
-    """Open a connection that closes at the end of its ``with``, reads only, and stops a query after ``steps``."""
-    if args.database:
-        if not Path(args.database).is_file():
-            raise InputError(f"env_args.database: there is no file {args.database}; check the path")
-        connection = sqlite3.connect(f"{Path(args.database).absolute().as_uri()}?mode=ro", uri=True)
-    else:
-        connection = sqlite3.connect(":memory:")
-        connection.deserialize(shop.database(args.seed))
-    return _Reading(connection, steps)
+def _rows(args: _Args, query: str = _TABLES) -> list[Row]:
+    """At most ``MAX_ROWS`` + 1 rows. Raises ``ValueError`` for the query, ``InputError`` for the database."""
+    if args.database and not Path(args.database).is_file():
+        raise InputError(f"env_args.database: there is no file {args.database}; check the path")
+    uri = f"{Path(args.database).absolute().as_uri()}?mode=ro"
+    return run_query(uri if args.database else shop.database(args.seed), query, MAX_ROWS + 1)
 
 
-class _Reading:
-    """Closes a connection at the end of ``with``; sqlite3's own ``with`` only ends the transaction."""
-
-    def __init__(self, connection: sqlite3.Connection, steps: int | None) -> None:
-        self._connection = connection
-        self._steps = steps
-
-    def __enter__(self) -> sqlite3.Connection:
-        allowed = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
-
-        def authorize(action: int, *_: object) -> int:
-            return sqlite3.SQLITE_OK if action in allowed else sqlite3.SQLITE_DENY
-
-        self._connection.text_factory = lambda text: text.decode(errors="replace")  # old databases have Latin-1
-        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LENGTH)
-        self._connection.set_authorizer(authorize)
-        if self._steps is not None:
-            self._connection.set_progress_handler(lambda: True, self._steps)  # first called after this many steps
-        return self._connection
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
-
-
-def _tables(database: sqlite3.Connection) -> list[tuple[str, str]]:
+def _tables(args: _Args) -> list[Row]:
     """Name and CREATE statement of every table."""
-    return list(database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql IS NOT NULL"))
-
-
-def _rows(args: _Args, query: str, steps: int | None = _STEPS) -> list[Row]:
-    with _open(args, steps) as database:
-        result = database.execute(query)
-        if result.description is None:  # empty, or only a comment
-            raise ValueError("this is not a SELECT statement")
-        rows: list[Row] = result.fetchmany(MAX_ROWS + 1)
-        return rows
+    try:
+        return _rows(args)
+    except ValueError as exc:
+        raise InputError(f"env_args.database: {args.database} cannot be read: {exc}; expected an SQLite file") from None
 
 
 def _shown(rows: list[Row]) -> str:
     """The result of a query as the agent reads it."""
-    lines = [", ".join(map(repr, row)) for row in rows[:ROWS]]
+    lines = [normalize(", ".join(map(repr, row)), MAX_SHOWN) for row in rows[:ROWS]]
     more = f"... and {len(rows) - ROWS} more rows" if len(rows) > ROWS else ""
     return "\n".join(filter(None, ["Result:", *(lines or ["no rows"]), more]))
 

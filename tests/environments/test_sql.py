@@ -2,11 +2,15 @@
 
 import json
 import re
+import resource
 import sqlite3
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
+import rb_dspy.environments.query
 from rb_dspy.environments.sql import Sql, read_questions
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Task
@@ -45,24 +49,57 @@ def test_an_answer_is_right_if_it_returns_the_rows_of_the_gold_query(gold, answe
     assert asked(question(gold), answer)[1] is right
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "DELETE FROM orders",
-        "ATTACH 'new.db' AS other",
-        "SELECT load_extension('x')",
-        "SELECT 1; DROP TABLE orders",
-        "PRAGMA writable_schema = 1",
-        "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c",
-        "SELECT hex(zeroblob(900000000))",
-    ],
-)
+NINE = "a" * 9
+TEXT = f"replace(replace(replace(replace('{NINE}{NINE}', 'a', '{NINE}'), 'a', '{NINE}'), 'a', '{NINE}'), 'a', '{NINE}')"
+"""An expression whose value has 118,098 characters."""
+NUMBERS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c)"
+NESTED = ", ".join(f"c{n} AS (SELECT 1 AS a FROM c{n - 1} x, c{n - 1} y)" for n in range(1, 40))
+HOSTILE = {
+    "writes": "DELETE FROM orders",
+    "attaches": "ATTACH 'new.db' AS other",
+    "loads code": "SELECT load_extension('x')",
+    "two statements": "SELECT 1; DROP TABLE orders",
+    "pragma": "PRAGMA writable_schema = 1",
+    "vacuum": "VACUUM INTO 'new.db'",
+    "endless": f"{NUMBERS} SELECT count(*) FROM c",
+    "endless aggregate": f"{NUMBERS} SELECT json_group_array(x) FROM c",
+    "endless sort": f"{NUMBERS} SELECT count(*) FROM (SELECT DISTINCT {TEXT} || x FROM c)",
+    "rows that grow": f"{NUMBERS} SELECT {TEXT} FROM c",
+    "concatenation": f"SELECT length(group_concat({TEXT})) FROM orders",
+    "product": "SELECT count(*) FROM orders a, orders b, orders c, orders d",
+    "nested in preparation": f"WITH c0 AS (SELECT 1 AS a), {NESTED} SELECT * FROM c39",
+    "one long call": f"SELECT instr({' || '.join([TEXT] * 8)}, {' || '.join([TEXT] * 4)} || 'c')",
+    "memory at once": "SELECT hex(zeroblob(900000000))",
+    "memory by and by": f"{NUMBERS} SELECT randomblob(999999) FROM c",
+    "format": "SELECT Printf('%.*c', 1000000000, 'a')",
+    "deep": "SELECT " + "(" * 5000 + "1" + ")" * 5000,
+    "no text": "SELECT '\ud800'",
+    "NUL": "SELECT '\0'",
+}
+
+
+@pytest.mark.parametrize("query", HOSTILE.values(), ids=HOSTILE)
 def test_a_query_only_reads_and_ends(query, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rb_dspy.environments.query, "SECONDS", 0.2)
+    started = time.monotonic()
     [(observation, done)], success = asked(question("SELECT 1"), query)
+    assert time.monotonic() - started < 10, "a fifth of a second, and what a busy machine adds"
     assert observation.startswith("Error")
+    assert len(observation) < 500
     assert (done, success) == (True, False)
     assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError, match=r"task 'q': env_args\.query"):
+        asked(question(query), "SELECT 1")
+
+
+def test_memory_of_a_query_is_bounded_and_the_caller_keeps_its_own():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    asked(question("SELECT 1"), HOSTILE["rows that grow"])
+    asked(question("SELECT 1"), HOSTILE["endless aggregate"])
+    unit = 1 if sys.platform == "darwin" else 1024
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * unit < 50_000_000
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit < 600_000_000
 
 
 @pytest.mark.parametrize(
@@ -142,7 +179,8 @@ def test_a_gold_query_that_cannot_be_run_is_named():
             asked(question("SELECT nothing"), query)
 
 
-def test_a_gold_query_may_take_longer_than_one_of_the_agent():
-    long = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 2000000) SELECT max(x) FROM c"
-    assert asked(question(long), "SELECT 2000000")[1]
-    assert asked(question("SELECT 2000000"), long)[0][0][0].startswith("Error")
+def test_a_long_row_is_cut_and_a_database_that_is_none_is_named(tmp_path):
+    assert len(asked(question("SELECT 1"), f"SELECT {TEXT}, {TEXT}")[0][0][0]) < 12_000
+    (tmp_path / "x.sqlite").write_text("no database " * 100)
+    with pytest.raises(InputError, match=r"x\.sqlite.*SQLite"):
+        asked(question("SELECT 1", database=str(tmp_path / "x.sqlite")), "SELECT 1")
