@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 _QUOTES = {'"': '"', "'": "'", "`": "`", "“": "”", "‘": "’"}
 
-_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
-"""A number whose commas group digits, as in ``1,000``. Other commas may belong to a list: ``2,3`` is not a number."""
+_WHOLE = r"(0|[1-9]\d*|[1-9]\d{0,2}(,\d{3})+)"
+_NUMBER = re.compile(rf"[+-]?({_WHOLE}(e[+-]\d{{1,3}})?|{_WHOLE}?\.\d+(e[+-]?\d{{1,3}})?)", re.IGNORECASE)
+"""A text that can only be a number. ``007``, ``12E3`` and ``1_2`` may be codes, and ``2,3`` a list."""
 
 
 class AcceptedAnswers:
@@ -18,7 +19,7 @@ class AcceptedAnswers:
 
     Case, white space, quotes or backticks around the text, and one full stop at its end make no difference. Numbers
     are compared by value: ``3`` is ``3.0`` and ``1,000`` is ``1000``. Every other character counts: ``5!`` is not
-    ``5``, and ``Paris, France`` is not ``Paris``.
+    ``5``, ``Paris, France`` is not ``Paris``, and a code such as ``007`` or ``12E3`` is not a number.
     """
 
     def __init__(self, answers: Iterable[str]) -> None:
@@ -49,9 +50,5 @@ def _key(answer: str) -> str | Decimal:
 
 
 def _number(text: str) -> Decimal | None:
-    plain = text.replace("\N{MINUS SIGN}", "-")
-    try:
-        number = Decimal(plain.replace(",", "") if _THOUSANDS.fullmatch(plain) else plain)
-    except InvalidOperation:
-        return None
-    return number if number.is_finite() else None
+    plain = "".join(str(unicodedata.decimal(each, each)) for each in text).replace("\N{MINUS SIGN}", "-")
+    return Decimal(plain.replace(",", "")) if _NUMBER.fullmatch(plain) else None

@@ -1,6 +1,9 @@
 """Questions from the user's own file, and which answers count as the same."""
 
+from decimal import Decimal
+
 import pytest
+from hypothesis import given, strategies as st
 
 from rb_dspy.environments.answers import AcceptedAnswers
 from rb_dspy.environments.question import Question
@@ -33,7 +36,11 @@ def answered(action: str, **env_args) -> Outcome | None:
         ("42.0", "42"),
         ("42.", "42"),
         ("1,000", "1000"),
-        ("'1e3'", "1,000.0"),
+        ("'1.0e3'", "1,000.0"),
+        ("1e-07", "0.0000001"),
+        ("1E+3", "1000"),
+        ("٣", "3"),
+        ("12e3", "12E3"),
         ("\u22123", "-3"),
         (".5", "0.5"),
         ("nan", "NaN"),
@@ -58,6 +65,14 @@ def test_answers_that_count_as_the_same(answer, accepted):
         ("50", "50%"),
         ("2,3", "23"),
         ("0,500", "500"),
+        ("007", "7"),
+        ("01234", "1234"),
+        ("00", "0"),
+        ("-07", "-7"),
+        ("1_2", "12"),
+        ("12E3", "12000"),
+        ("1e3", "1000"),
+        ("10²", "102"),
         ("5", "5!"),
         ("etc", "/etc"),
         ("txt", "*.txt"),
@@ -70,6 +85,16 @@ def test_answers_that_count_as_the_same(answer, accepted):
 def test_answers_that_differ(answer, accepted):
     assert answer not in AcceptedAnswers([accepted])
     assert accepted not in AcceptedAnswers([answer])
+
+
+@given(st.from_regex(r"0\d+|\d+[eE]\d+|\d+_\d+", fullmatch=True), st.from_regex(r"[\d_eE]{1,6}", fullmatch=True))
+def test_every_character_of_a_code_counts(code, other):
+    assert (other in AcceptedAnswers([code])) is (other.casefold() == code.casefold())
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers())
+def test_a_number_is_its_value_however_python_writes_it(number):
+    assert f"{Decimal(repr(number)):f}" in AcceptedAnswers([str(number)])
 
 
 def test_any_of_several_answers_is_right():
