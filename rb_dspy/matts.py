@@ -23,6 +23,7 @@ from rb_dspy.program import (
     predict_with,
     run_name,
     session,
+    stored_lessons,
 )
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Experience, Task, Trajectory, Verdict
@@ -104,30 +105,33 @@ class MaTTS(dspy.Module):
     ) -> dspy.Prediction:
         """Do ``task`` k times with the lessons in the bank, and learn from all rollouts together.
 
-        Arguments and errors are those of ``ReasoningBank``; it raises if every rollout failed.
+        Arguments and errors are those of ``ReasoningBank``; it raises if every rollout failed. Of rollouts that an
+        earlier call of the run stored, the first success is returned, else the first.
         """
         run_id = run_name(run_id)
         with session(self.backbones) as ledger:
+            if learn and (known := check_bank(bank).known(as_task(task), run_id=run_id)):
+                shown = render(bank.items(known.shown))
+                return _prediction(stored_lessons(known), known.trajectories, shown, ledger, known, stored=True)
             memory: Memory = self.retrieve(as_task(task), check_bank(bank), isinstance(task, str))
             task = as_task(task)
             keep = partial(bank.record, task, run_id=run_id, shown=memory.items) if learn else lambda trajectory: None
             trajectories, lost, launched = self._rollouts(task, memory, environments or self.environments, keep)
             teach = partial(self._lessons, task.without_ground_truth(), trajectories, learn)
             if learn:
-                lessons, experience = append_lessons(teach, task, trajectories, bank, memory, run_id=run_id, tries=0)
+                lessons, experience = append_lessons(teach, task, trajectories, bank, memory, run_id=run_id)
             else:
                 lessons, experience = teach(), None
-            return _prediction(lessons, trajectories, memory, ledger, experience, lost, launched)
+            return _prediction(lessons, trajectories, memory, ledger, experience, lost=lost, launched=launched)
 
     def resume(self, pending: Pending) -> dspy.Prediction:
         """Learn from the pending rollouts of a task; see ``ReasoningBank.resume``."""
         task, trajectories, memory = pending.task, pending.trajectories, render(pending.shown)
         teach = partial(self._lessons, task.without_ground_truth(), trajectories)
         with session(self.backbones) as ledger:
-            lessons, experience = append_lessons(
-                teach, task, trajectories, pending.bank, memory, run_id=pending.run_id, tries=pending.tries
-            )
-            return _prediction(lessons, trajectories, memory, ledger, experience, (), len(trajectories))
+            bank, run_id = pending.bank, pending.run_id
+            lessons, experience = append_lessons(teach, task, trajectories, bank, memory, run_id=run_id)
+            return _prediction(lessons, trajectories, memory, ledger, experience, launched=len(trajectories))
 
     async def aforward(self, *args: Any, **kwargs: Any) -> dspy.Prediction:
         """``forward`` for asyncio: runs in its own thread."""
@@ -255,8 +259,10 @@ def _prediction(
     memory: Memory,
     ledger: Ledger,
     experience: Experience | None,
-    lost: tuple[Lost, ...],
-    launched: int,
+    *,
+    lost: tuple[Lost, ...] = (),
+    launched: int = 0,
+    stored: bool = False,
 ) -> dspy.Prediction:
     return predict_with(
         lessons,
@@ -264,6 +270,7 @@ def _prediction(
         memory,
         ledger,
         experience,
+        stored,
         trajectories=trajectories,
         verdicts=tuple(lessons.verdicts) or (None,) * len(trajectories),
         selection=lessons.selection,

@@ -7,13 +7,14 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any, Literal
 
 import dspy
 
 from rb_dspy.backbones import Backbones, Ledger, metered
 from rb_dspy.bank import MemoryBank, Pending
-from rb_dspy.bank.admission import checked_name
+from rb_dspy.bank.admission import checked_name, corrects, identity
 from rb_dspy.concurrency import run_in_thread
 from rb_dspy.config import ProgramConfig
 from rb_dspy.environments import make_environment
@@ -79,14 +80,18 @@ class ReasoningBank(dspy.Module):
                 learned from a task with the same id; a str may be shown lessons from an earlier call with that text.
             bank: Read, and appended to if ``learn``.
             environments: Used instead of the program's own.
-            run_id: A run learns from each task once. Without a ``run_id`` every call is a new run.
+            run_id: A run learns from each task once: if it has, nothing is done, and the stored rollout is returned
+                with its verdict. Without a ``run_id`` every call is a new run.
             learn: If False, only retrieve and act; ``verdict`` and ``experience`` are None then.
 
         Returns:
             ``answer``, ``trajectory``, ``verdict``, ``memory`` (the lessons shown to the agent), ``memory_items`` (the
-            lessons learned), ``experience`` and ``usage``.
+            lessons learned), ``experience``, ``stored`` (True: an earlier call of this run did the task) and ``usage``.
+            If another call of this run learned from the task meanwhile, this rollout is returned with its own verdict,
+            nothing is learned from it, and ``experience`` is None.
 
         Raises:
+            InputError: An argument is invalid, or what the run learned from this task was removed from the bank.
             BackboneError: A language model cannot be used at all.
             InfrastructureError: A call of a language model or the environment failed. A finished rollout stays pending
                 in the bank; see ``MemoryBank.pending`` and ``resume``.
@@ -94,6 +99,9 @@ class ReasoningBank(dspy.Module):
         """
         run_id = run_name(run_id)
         with session(self.backbones) as ledger:
+            if learn and (known := check_bank(bank).known(as_task(task), run_id=run_id)):
+                memory = render(bank.items(known.shown))
+                return predict_with(stored_lessons(known), known.trajectories, memory, ledger, known, stored=True)
             memory = self.recall(task, bank)
             task = as_task(task)
             trajectory = self.act(task, memory, environments or self.environments)
@@ -126,14 +134,20 @@ class ReasoningBank(dspy.Module):
             trajectory: Chat messages in any common format, step dicts, the result of a dspy agent, or a ``Trajectory``.
             bank: Appended to; the experience is stored when this returns.
             memory: The return value of ``recall``, so that the bank records which lessons were shown.
-            run_id: A run learns from each task once. Without a ``run_id``, the same rollout is learned from once.
+            run_id: A run learns from each task once. Without a ``run_id``, the same rollout is learned from once. Then
+                the stored experience is returned.
             outcome: The known outcome, from 0.0 to 1.0; success from 0.5 on. The judge is not called then.
             verdict: The known outcome as a label; pass either ``outcome`` or ``verdict``.
             feedback: A correction or a remark in words; the distiller's best evidence.
 
+        An ``outcome``, ``verdict`` or ``feedback`` for a rollout that was learned from without it, or with another one,
+        is a correction: the rollout is learned from again, and the new experience replaces the first in the bank.
+
         Raises:
             InvalidTrajectory: The rollout cannot be read.
-            InputError: An argument is invalid.
+            InputError: An argument is invalid, what was learned from this rollout was removed from the bank, or the
+                run learned from another rollout than the one that is corrected.
+            UnparseableOutput: As for a call. After ``MAX_TRIES`` of them for a rollout, it is stored without lessons.
         """
         check_bank(bank)
         _check_memory(memory)
@@ -141,16 +155,22 @@ class ReasoningBank(dspy.Module):
         rollout = to_trajectory(task, trajectory)
         label = _label(outcome, verdict)
         if label or feedback:
-            known = {"known_label": label or rollout.known_label, "feedback": feedback or rollout.feedback}
-            rollout = validate({**dict(rollout), **known})
-        experience = bank.known(task, rollout, run_id=run_id)
-        if experience is not None:
-            return experience
+            stated = {"known_label": label or rollout.known_label, "feedback": feedback or rollout.feedback}
+            rollout = validate({**dict(rollout), **stated})
+        known = bank.known(task, rollout, run_id=run_id)
+        if known is not None and not corrects(task, [rollout], known.trajectories):
+            others = identity(task, [rollout], run_id="") != identity(task, known.trajectories, run_id="")
+            if (label or feedback) and others:
+                raise InputError(
+                    f"task {task.id}: run {run_id} learned from another rollout, which this verdict or feedback cannot"
+                    " correct; pass that rollout, or another run_id"
+                )
+            return known
         memory = memory or Memory()
         with session(self.backbones) as ledger:
             bank.record(task, rollout, run_id=run_id, shown=memory.items)
-            done: Experience = self._learn(task, rollout, bank, memory, ledger, run_id=run_id).experience
-            return done
+            done: Experience | None = self._learn(task, rollout, bank, memory, ledger, run_id=run_id).experience
+            return done or self.learn(task, rollout, bank, run_id=run_id)  # another call of the run was faster
 
     def resume(self, pending: Pending) -> dspy.Prediction:
         """Learn from a pending rollout (``MemoryBank.pending``).
@@ -163,9 +183,7 @@ class ReasoningBank(dspy.Module):
         with session(self.backbones) as ledger:
             (trajectory,) = pending.trajectories
             memory = render(pending.shown)
-            return self._learn(
-                pending.task, trajectory, pending.bank, memory, ledger, run_id=pending.run_id, tries=pending.tries
-            )
+            return self._learn(pending.task, trajectory, pending.bank, memory, ledger, run_id=pending.run_id)
 
     async def aforward(self, *args: Any, **kwargs: Any) -> dspy.Prediction:
         """``forward`` for asyncio: runs in its own thread."""
@@ -192,7 +210,6 @@ class ReasoningBank(dspy.Module):
         ledger: Ledger,
         *,
         run_id: str,
-        tries: int = 0,
     ) -> dspy.Prediction:
         """Judge, distill, append (paper, section 3.2)."""
 
@@ -200,7 +217,7 @@ class ReasoningBank(dspy.Module):
             verdict = judge_rollout(self.judge, task, trajectory)
             return Lessons((verdict,), self.distill(task.without_ground_truth(), trajectory, verdict))
 
-        lessons, experience = append_lessons(teach, task, (trajectory,), bank, memory, run_id=run_id, tries=tries)
+        lessons, experience = append_lessons(teach, task, (trajectory,), bank, memory, run_id=run_id)
         return predict_with(lessons, (trajectory,), memory, ledger, experience)
 
 
@@ -222,18 +239,18 @@ def append_lessons(
     memory: Memory,
     *,
     run_id: str,
-    tries: int,
-) -> tuple[Lessons, Experience]:
+) -> tuple[Lessons, Experience | None]:
     """Append the lessons that ``teach`` returns for rollouts that are pending in ``bank``.
 
+    The experience is None if the run learned from other rollouts of the task meanwhile.
+
     Raises:
-        UnparseableOutput: The bank counts this in ``tries``; at the last try the verdict is ``unknown`` instead.
+        UnparseableOutput: The bank counts the tries; at the last one the verdict is ``unknown`` instead.
     """
     try:
         lessons = teach()
     except UnparseableOutput as exc:
-        if tries + 1 < MAX_TRIES:
-            bank.record_failure(task, str(exc), run_id=run_id, rollout_ids=[each.rollout_id for each in trajectories])
+        if bank.record_failure(task, str(exc), run_id=run_id, trajectories=trajectories) < MAX_TRIES:
             raise
         note = f"not distilled: {exc}"
         unknown = Verdict(label="unknown", reasons=str(exc))
@@ -250,6 +267,8 @@ def append_lessons(
         shown=memory.items,
         again=False,  # a deleted lesson stays deleted
     )
+    if experience.trajectories != trajectories:
+        return lessons, None
     return replace(lessons, verdicts=experience.verdicts), experience
 
 
@@ -259,6 +278,7 @@ def predict_with(
     memory: Memory,
     ledger: Ledger,
     experience: Experience | None = None,
+    stored: bool = False,
     **more: Any,
 ) -> dspy.Prediction:
     """Return the prediction of a call, for the selected rollout."""
@@ -270,9 +290,17 @@ def predict_with(
         memory=memory,
         memory_items=experience.items if experience else (),
         experience=experience,
+        stored=stored,
         usage=ledger.usage(),
         **more,
     )
+
+
+def stored_lessons(known: Experience) -> Lessons:
+    """The verdicts of an experience. Its first success is selected: which rollout was submitted is not stored."""
+    labels = [verdict.label for verdict in known.verdicts]
+    chosen = labels.index("success") if "success" in labels else 0
+    return Lessons(known.verdicts, selection=Selection(chosen, note="stored by an earlier call of this run"))
 
 
 def as_task(task: Task | str) -> Task:
@@ -307,9 +335,9 @@ def _label(outcome: Any, verdict: str | None) -> Literal["success", "failure"] |
     if outcome is not None and verdict is not None:
         raise InputError("learn: pass outcome or verdict, not both")
     if outcome is not None:
-        if not isinstance(outcome, int | float) or not 0 <= outcome <= 1:
+        if not isinstance(outcome, Real) or not 0 <= float(outcome) <= 1:  # numpy's numbers are real numbers too
             raise InputError(f"learn: outcome is {outcome!r}; expected a number from 0.0 to 1.0")
-        return "success" if outcome >= 0.5 else "failure"
+        return "success" if float(outcome) >= 0.5 else "failure"
     if verdict not in (None, "success", "failure"):
         raise InputError(f"learn: verdict is {verdict!r:.60}; expected 'success' or 'failure'")
     return verdict  # type: ignore[return-value]

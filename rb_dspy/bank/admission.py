@@ -28,6 +28,10 @@ _DIGITS = 20
 """80 bits in hex: with a billion ids, the chance of a collision is one in two million."""
 
 
+_STATED = ("known_label", "feedback")
+"""Fields of a rollout that a person states, and may correct."""
+
+
 class NewItem(NamedTuple):
     """An admitted lesson. The id is a hash of the text, so the same lesson from two experiences is one item."""
 
@@ -44,6 +48,8 @@ class NewExperience:
     draft: ExperienceDraft
     row: ExperienceRow
     items: tuple[NewItem, ...]
+    corrects: str = ""
+    """The id of the experience that it replaces."""
 
     @property
     def id(self) -> str:
@@ -81,7 +87,7 @@ def admit(draft: ExperienceDraft, *, created_at: str = "") -> NewExperience:
         note=normalize(draft.note),
         label=label,
         polarity=draft.polarity or ("success" if label == "success" else "failure"),
-        instruction=task.instruction,
+        instruction=task.key or task.instruction,
         created_at=created_at or now(),
         payload=pack_rollouts(task, draft.trajectories, draft.verdicts),
     )
@@ -147,6 +153,8 @@ def new_item(draft: MemoryDraft) -> NewItem:
 def identity(task: Task, trajectories: Sequence[Trajectory], *, run_id: str) -> str:
     """The id of an experience: a hash of run and task, or, without a run, of the task and its rollouts.
 
+    What a person said about the rollouts does not count: a corrected rollout is the same attempt.
+
     Raises:
         InputError: A trajectory belongs to another task, or two trajectories have the same rollout id.
     """
@@ -159,7 +167,20 @@ def identity(task: Task, trajectories: Sequence[Trajectory], *, run_id: str) -> 
     if run_id:
         return attempt_id(checked_name("run id", run_id), task.id)
     ordered = sorted(trajectories, key=lambda trajectory: trajectory.rollout_id)
-    return f"e{_hash('rollouts', task.id, *(each.model_dump(exclude={'usage'}) for each in ordered))}"
+    apart = {"usage", *_STATED}
+    return f"e{_hash('rollouts', task.id, *(each.model_dump(exclude=apart) for each in ordered))}"
+
+
+def corrects(task: Task, new: Sequence[Trajectory], stored: Sequence[Trajectory]) -> bool:
+    """Whether ``new`` are the stored rollouts, with another verdict or feedback that a person stated."""
+    stated, before = ([[getattr(each, name) for name in _STATED] for each in rollouts] for rollouts in (new, stored))
+    same = identity(task, new, run_id="") == identity(task, stored, run_id="")
+    return same and stated != before and any(map(any, stated))
+
+
+def corrected_id(id: str) -> str:
+    """The id of the experience that replaces ``id`` when a verdict is corrected."""
+    return f"e{_hash('corrected', id)}"
 
 
 def attempt_id(run_id: str, task_id: str) -> str:

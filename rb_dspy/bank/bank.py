@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Literal, NoReturn, Self
 
 from rb_dspy import plugins
-from rb_dspy.bank import doctor, duplicates, opening, reading, transfer, writing
+from rb_dspy.bank import doctor, duplicates, opening, purging, reading, transfer, writing
 from rb_dspy.bank.admission import (
     admit,
     checked_draft,
@@ -22,11 +22,11 @@ from rb_dspy.bank.admission import (
 )
 from rb_dspy.bank.doctor import BankStats, Finding
 from rb_dspy.bank.embedding import embed, reindex
-from rb_dspy.bank.pending import Pending, pending_of, pending_row
-from rb_dspy.bank.removal import current_ids, plan, unknown
+from rb_dspy.bank.pending import Pending, key_of, pending_of, pending_row
+from rb_dspy.bank.removal import plan, unknown
 from rb_dspy.bank.retrieval import Mode, find
 from rb_dspy.bank.search.searchers import OverlaySearcher, Searcher
-from rb_dspy.bank.store.base import Reader, Scope, Unit
+from rb_dspy.bank.store.base import Scope, Unit
 from rb_dspy.bank.store.overlay import Overlay
 from rb_dspy.bank.store.sql import Database, SqlScope, scope_names
 from rb_dspy.bank.store.sqlite import SqliteDatabase, restore
@@ -173,8 +173,9 @@ class MemoryBank:
         """Store an experience and its items in one transaction; they are on disk when this returns.
 
         Appending the same attempt again returns the stored experience. An attempt is one task in one run, or, without
-        ``run_id``, the same rollouts. Its pending rollouts are removed. A draft with the text of an existing item adds
-        a provenance to that item.
+        ``run_id``, the same rollouts. Its pending rollouts are removed. If ``known_label`` or ``feedback`` of the
+        rollouts differ from the stored ones, the new experience replaces the stored one, whose history stays. A draft
+        with the text of an existing item adds a provenance to that item.
 
         Args:
             task: The task.
@@ -207,10 +208,7 @@ class MemoryBank:
             shown=item_ids(self.scope, shown),
         )
         (id,) = self.append_many([draft])
-        stored = self._experience(id)
-        if stored is None:
-            raise writing.removed_since(self._store.location, task.id, id)
-        return stored
+        return self._stored(task, id)
 
     def append_many(self, drafts: Iterable[ExperienceDraft]) -> list[str]:
         """Append many experiences in transactions of 500. Returns all ids, including those already stored.
@@ -235,8 +233,8 @@ class MemoryBank:
     def record(self, task: Task, trajectory: Trajectory, *, run_id: str = "", shown: Sequence[MemoryItem] = ()) -> None:
         """Store a rollout before it is judged; it is ``pending`` until ``append``.
 
-        A rollout that is already recorded or was learned from changes nothing. ``shown``: items that the agent was
-        shown.
+        A rollout that is already recorded or was learned from changes nothing, unless its ``known_label`` or
+        ``feedback`` is new. ``shown``: items that the agent was shown.
 
         Raises:
             InputError: The rollout belongs to another task, or the attempt was removed from the bank.
@@ -244,26 +242,29 @@ class MemoryBank:
         """
         row = pending_row(task, trajectory, run_id=run_id, shown=item_ids(self.scope, shown))
         with self._store.write() as writer:
-            writing.record(writer, row, self._store.location)
+            writing.record(writer, task, trajectory, row, self._store.location)
 
-    def record_failure(self, task: Task, error: str, *, run_id: str = "", rollout_ids: Collection[str] = ()) -> None:
+    def record_failure(
+        self, task: Task, error: str, *, run_id: str = "", trajectories: Sequence[Trajectory] | None = None
+    ) -> int:
         """Count a failed try to learn from the pending rollouts of a task and a run; store ``error`` without API keys.
 
-        ``rollout_ids``: only these rollouts. Does nothing if no rollout is pending.
+        ``trajectories``: only these rollouts. Returns how many tries have failed; 0 if no rollout is pending.
         """
-        only = set(map(normalize, rollout_ids))
+        only = None if trajectories is None else {key_of(task, each, run_id=run_id) for each in trajectories}
         with self._store.write() as writer:
-            rows = writer.pending(run_id=normalize(run_id), task_id=task.id)
-            keys = [row.key for row in rows if not only or row.key.rollout_id in only]
-            writer.fail_pending(keys, redact(normalize(error))[:_ERROR])
+            rows = writer.pending(run_id=normalize(run_id), task_id=task.id, payload=False)
+            rows = [row for row in rows if only is None or row.key in only]
+            writer.fail_pending([row.key for row in rows], redact(normalize(error))[:_ERROR])
+        return max((row.tries + 1 for row in rows), default=0)
 
     def pending(self, *, run_id: str | None = None, task_id: str | None = None) -> list[Pending]:
         """Return recorded rollouts that nothing was learned from yet, oldest first; filter by run, task or both.
 
         The rollouts of one task in one run are one group; without a run (``run_id=""``), each is its own group.
         """
-        run_id = None if run_id is None else normalize(run_id)
-        task_id = None if task_id is None else normalize(task_id)
+        run_id = None if run_id is None else _text("run_id", run_id)
+        task_id = None if task_id is None else _text("task_id", task_id)
         with self._store.reading() as reader:
             rows = reader.pending(run_id=run_id, task_id=task_id)
             shown = {id for row in rows for id in row.shown}
@@ -272,14 +273,20 @@ class MemoryBank:
     def learned(self, run_id: str) -> set[str]:
         """Return the ids of the tasks that a run has learned from, with or without items."""
         with self._store.reading() as reader:
-            return {row.task_id for row in reader.experiences(run_id=normalize(run_id))}
+            return {row.task_id for row in reader.experiences(run_id=_text("run_id", run_id))}
 
     def known(
-        self, task: Task, trajectory: Trajectory | Sequence[Trajectory], *, run_id: str = ""
+        self, task: Task, trajectory: Trajectory | Sequence[Trajectory] = (), *, run_id: str = ""
     ) -> Experience | None:
-        """Return the experience stored for these rollouts, or None if nothing was learned from them yet."""
+        """Return the experience of this task in a run, or, without a run, of these rollouts; None if there is none yet.
+
+        Raises:
+            InputError: There was one, and it was removed.
+        """
         rollouts = (trajectory,) if isinstance(trajectory, Trajectory) else trajectory
-        return self._experience(identity(task, rollouts, run_id=run_id))
+        with self._store.reading() as reader:
+            row = writing.latest(reader, identity(task, rollouts, run_id=run_id))
+            return None if row is None else self._stored(task, row.id)
 
     # Retrieval
 
@@ -324,18 +331,19 @@ class MemoryBank:
             polarity=polarity,
         )
 
-    def items(self) -> list[MemoryItem]:
-        """All items in the order in which they were learned; an edited item stays in its place."""
+    def items(self, ids: Collection[str] | None = None) -> list[MemoryItem]:
+        """All items, or those with these ids, in the order in which they were learned; an edit changes no place."""
         with self._store.reading() as reader:
-            return list(reading.items_of(reader, None, self.scope).values())
+            return list(reading.items_of(reader, ids, self.scope).values())
 
     def experiences(self) -> list[Experience]:
         """All experiences with their whole trajectories, oldest first."""
-        return list(reading.all_experiences(self._present(), self.scope))
+        with self._store.reading() as reader:
+            return list(reading.all_experiences(reader, self.scope))
 
     def get(self, id: str) -> MemoryItem | Experience:
         """The item or experience with this id. Raises ``InputError`` if the scope has none."""
-        id = normalize(id)
+        id = _text("id", id)
         with self._store.reading() as reader:
             found = reading.items_of(reader, [id], self.scope).get(id) or self._experience(id)
             if found is None:
@@ -344,9 +352,9 @@ class MemoryBank:
 
     def experience_of(self, task_id: str, run_id: str | None = None) -> Experience | None:
         """Return the newest experience of a task (in ``run_id``, if set), or None if there is none."""
-        run_id = None if run_id is None else normalize(run_id)
+        run_id = None if run_id is None else _text("run_id", run_id)
         with self._store.reading() as reader:
-            rows = reader.experiences(task_id=normalize(task_id), run_id=run_id)
+            rows = reader.experiences(task_id=_text("task_id", task_id), run_id=run_id)
             return self._experience(rows[-1].id) if rows else None
 
     def seen_tasks(self, prefix: str = "") -> set[str]:
@@ -397,7 +405,7 @@ class MemoryBank:
         An item that is also in another experience stays. ``dry_run``: only return what would be removed.
 
         Raises:
-            InputError: The id is unknown.
+            InputError: The id is unknown, or names a run or an origin, which only ``rollback`` removes.
         """
         return self._remove(id, kind="delete", descendants=False, note=note, dry_run=dry_run)
 
@@ -417,7 +425,7 @@ class MemoryBank:
 
     def history(self, id: str) -> list[Change]:
         """Return the changes of an experience or an item, oldest first, even if it was removed or edited."""
-        id = normalize(id)
+        id = _text("id", id)
         with self._store.reading() as reader:
             changes = reading.history_of(reader, id)
             if not changes:
@@ -456,11 +464,7 @@ class MemoryBank:
 
     def export_jsonl(self, path: str | Path) -> int:
         """Write this scope's experiences to a JSON Lines file; returns their number. See ``transfer``."""
-        present = self._present()
-        count = len(present.experiences())
-        every = reading.all_experiences(present, self.scope)
-        transfer.write(Path(path), self.scope, self._store.embedder(), count, every, current_ids(present))
-        return count
+        return transfer.write(Path(path), self._store)
 
     def import_jsonl(self, path: str | Path, *, origin: str = "") -> list[str]:
         """Append the experiences of an ``export_jsonl`` file with their provenance; returns their ids.
@@ -495,28 +499,35 @@ class MemoryBank:
         self._searcher = opening.open_searcher(scope.database, scope)
         return made
 
-    def purge(self, source: str) -> Removal:
-        """Permanently delete everything from ``source``: its text is then not in the file, its log or its index.
+    def purge(self, source: str = "", *, text: str = "") -> Removal:
+        """Permanently delete a source, or what contains ``text``: it is then not in the file, its log or its index.
 
         Use it for secrets; otherwise use ``delete`` or ``rollback``. Purging an item deletes its texts before and after
-        edits (if a rollout contains the secret too, purge its experience). Purging an experience deletes its rollouts
-        and the items that are in no other experience. Backups, exports and MLflow are not changed, nor
-        are the write-ahead log and the replicas of a PostgreSQL server.
+        edits. Purging an experience deletes its rollouts, the items that are in no other experience, and the versions
+        before and after a corrected verdict. Purging a text deletes every experience, item and pending rollout of this
+        scope that contains it. Notes that quote what is deleted are emptied, and the records of runs beside the file
+        say ``[purged]`` there. Backups, exports, evaluations and MLflow are not changed, nor are the write-ahead log
+        and the replicas of a PostgreSQL server.
 
         Args:
             source: Id of an experience or an item, ``run:NAME``, or ``origin:NAME``.
+            text: Instead of a source: the text, of at least four characters, exactly as it is written.
 
         Raises:
             InputError: The bank has nothing from ``source``.
             StorageError: This is a fork or a snapshot, or the bank cannot be written; or others
                 were reading it, so the text is deleted but still in the log: purge again, which removes nothing more.
         """
-        scope, name = self._own_scope("purge"), normalize(source)
+        scope, name, text = self._own_scope("purge"), _text("source", source), _text("text", text)
+        if bool(name) == bool(text):
+            raise InputError("purge: pass a source, or a text")
         with scope.write(exclusive=True) as writer:
-            removal = writing.purge(writer, name)
-            purged = any(entry.kind == "purge" for entry in writer.journal(subjects=[name]))
+            done = purging.purge_text(writer, text) if text else purging.purge(writer, name)
+            known = bool(text) or any(entry.kind == "purge" for entry in writer.journal(subjects=[name]))
+            if isinstance(scope.database, SqliteDatabase) and scope.database.path is not None:
+                purging.purge_records(Path(f"{scope.database.path}.runs"), done)
         scope.database.vacuum()
-        return removal if purged else self._require_removed(removal, name)
+        return done.removal if known else self._require_removed(done.removal, name)
 
     def scopes(self) -> list[str]:
         """Names of all scopes of this bank."""
@@ -584,8 +595,9 @@ class MemoryBank:
     def _remove(
         self, name: str, *, kind: Literal["delete", "rollback"], descendants: bool, note: str, dry_run: bool
     ) -> Removal:
-        name = normalize(name)
-        note = normalize(note)
+        name, note = _text("id", name), _text("note", note)
+        if kind == "delete" and name.startswith(("run:", "origin:")):
+            raise InputError(f"{name[:40]!r} is not the id of anything; rollback removes all of a run or an origin")
         if dry_run:
             with self._store.reading() as reader:
                 removal = plan(reader, name, kind, descendants=descendants).removal
@@ -600,18 +612,20 @@ class MemoryBank:
             raise self._unknown(name)
         return removal
 
-    def _present(self) -> Reader:
-        """A reader of the current state, which later writes do not change."""
-        with self._store.reading() as reader:
-            return self._store.at(reader.mark())
-
     def _experience(self, id: str) -> Experience | None:
         with self._store.reading() as reader:
             rows = reader.experiences(ids=[id], payload=True)
             return reading.experiences_of(reader, rows, self.scope)[0] if rows else None
 
+    def _stored(self, task: Task, id: str) -> Experience:
+        """The experience of an attempt. Raises ``InputError`` if it was removed."""
+        experience = self._experience(id)
+        if experience is None:
+            raise writing.removed_since(self._store.location, task.id, id)
+        return experience
+
     def _item(self, id: str) -> MemoryItem:
-        id = normalize(id)
+        id = _text("id", id)
         with self._store.reading() as reader:
             item = reading.items_of(reader, [id], self.scope).get(id)
         if item is None:
@@ -635,3 +649,9 @@ class MemoryBank:
     def _overlay(self, mark: int, *, read_only: bool, owner: Database | None = None) -> MemoryBank:
         overlay = Overlay(self._store, mark, read_only=read_only)
         return MemoryBank(overlay, OverlaySearcher(overlay, self._searcher), self._embedder, owner)
+
+
+def _text(what: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{what} {value!r:.40}: expected a text")
+    return normalize(value)

@@ -11,7 +11,7 @@ import pydantic
 
 from rb_dspy.bank.admission import new_item
 from rb_dspy.bank.pending import grouped
-from rb_dspy.bank.reading import unpack_rollouts
+from rb_dspy.bank.reading import payloads, unpack_rollouts
 from rb_dspy.bank.store.base import UNITS, Reader, Scope
 from rb_dspy.bank.store.sql import Database
 from rb_dspy.bank.store.tables import SCHEMA
@@ -58,9 +58,6 @@ class Finding(pydantic.BaseModel):
     remedy: str
 
 
-_PAGE = 500
-"""Experiences read per page."""
-
 _RESTORE = "restore a backup (MemoryBank.restore, rb-dspy bank restore)"
 _REINDEX = "create the vectors again (MemoryBank.reindex, rb-dspy bank reindex)"
 
@@ -70,7 +67,7 @@ def stats(scope: Scope, reader: Reader, database: Database | None) -> BankStats:
     experiences = reader.experiences(ended=True)
     rows = reader.items(ended=True)
     living = [row for row in experiences if row.ended is None]
-    items = {row.id: row.polarity for row in reversed(rows) if row.ended is None}
+    items = {row.id: row.polarity for row in sorted(rows, key=lambda row: -row.learned) if row.ended is None}
     seqs = {row.seq for row in living}
     gone = sum(row.ended is not None for row in experiences)
     removed = {entry.subject for entry in reader.journal() if entry.kind in ("delete", "rollback")}
@@ -85,7 +82,7 @@ def stats(scope: Scope, reader: Reader, database: Database | None) -> BankStats:
         by_verdict=dict(Counter(row.label for row in living)),
         by_template=dict(Counter(row.template for row in living if row.template is not None)),
         exposures=sum(seq in seqs for seq, _ in reader.exposures()),
-        pending=len(reader.pending()),
+        pending=len(reader.pending(payload=False)),
         removed=gone + len({id for id in removed | lost if id.startswith("m")} - items.keys()),
         embedder=embedder,
         dimension=dimension,
@@ -105,8 +102,11 @@ def _rows(scope: Scope, reader: Reader) -> Iterator[Finding]:
     def finding(id: str, what: str, kind: str = "row") -> Finding:
         return Finding.model_validate({"kind": kind, "where": f"{scope.name}: {id}", "what": what, "remedy": _RESTORE})
 
-    for id in _damaged(reader):
-        yield finding(id, "its rollouts cannot be read")
+    for each in payloads(reader):
+        try:
+            unpack_rollouts(each.payload or b"", each.id)
+        except CorruptBank:
+            yield finding(each.id, "its rollouts cannot be read")
     experiences = {row.seq for row in reader.experiences(ended=True)}
     for row in reader.items(ended=True):
         texts = MemoryDraft.model_construct(title=row.title, description=row.description, content=row.content)
@@ -117,20 +117,9 @@ def _rows(scope: Scope, reader: Reader) -> Iterator[Finding]:
     for pending in reader.pending():
         (id,) = grouped([pending.key])
         try:
-            unpack_rollouts(pending.payload, "it")
+            unpack_rollouts(pending.payload or b"", "it")
         except CorruptBank as exc:
             yield finding(id, f"pending rollout of {pending.key.task_id}: {exc}", "pending")
-
-
-def _damaged(reader: Reader) -> Iterator[str]:
-    after = 0
-    while rows := reader.experiences(after=after, limit=_PAGE, ended=True, payload=True):
-        for row in rows:
-            try:
-                unpack_rollouts(row.payload or b"", row.id)
-            except CorruptBank:
-                yield row.id
-        after = rows[-1].seq
 
 
 def _vectors(scope: Scope, reader: Reader) -> Iterator[Finding]:

@@ -5,6 +5,8 @@ Nothing is merged: to an embedder a negated lesson is nearer to the original tha
 
 from __future__ import annotations
 
+from numbers import Real
+
 import numpy as np
 import pydantic
 
@@ -34,9 +36,9 @@ class NearDuplicate(pydantic.BaseModel):
     score: float
 
 
-def near_duplicates(scope: Scope, reader: Reader, min_score: float) -> list[NearDuplicate]:
+def near_duplicates(scope: Scope, reader: Reader, min_score: object) -> list[NearDuplicate]:
     """Pairs of live items of ``reader`` whose cosine is at least ``min_score``, nearest first, at most 10,000."""
-    if not -1 <= min_score <= 1:
+    if not isinstance(min_score, Real) or not -1 <= float(min_score) <= 1:
         raise InputError(f"min_score {min_score!r:.40}: expected a cosine, -1 to 1")
     first: dict[str, int] = {}
     for item_row in reader.items():
@@ -49,7 +51,7 @@ def near_duplicates(scope: Scope, reader: Reader, min_score: float) -> list[Near
     scores, pairs = np.empty(0, np.float32), np.empty((0, 2), np.intp)
     for start in range(0, len(rows), _BLOCK):
         block = np.clip(vectors[start : start + _BLOCK] @ vectors[start:].T, -1, 1)
-        left, right = np.nonzero(block >= min_score - _TOLERANCE)
+        left, right = np.nonzero(block >= float(min_score) - _TOLERANCE)
         upper = left < right
         scores = np.concatenate([scores, block[left[upper], right[upper]]])
         pairs = np.concatenate([pairs, np.column_stack([left[upper], right[upper]]) + start])

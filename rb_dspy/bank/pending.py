@@ -81,7 +81,7 @@ def pending_of(rows: Sequence[PendingRow], items: dict[str, MemoryItem], bank: M
         last = max(group, key=lambda row: row.tries)
         try:
             rollouts = [
-                unpack_rollouts(row.payload, f"pending rollout {id} of {group[0].key.task_id}") for row in group
+                unpack_rollouts(row.payload or b"", f"pending rollout {id} of {group[0].key.task_id}") for row in group
             ]
         except CorruptBank as exc:
             _log.warning("%s: skipped: %s", bank, exc)

@@ -100,9 +100,20 @@ def experiences_of(reader: Reader, rows: Iterable[ExperienceRow], scope: str) ->
 
 def all_experiences(reader: Reader, scope: str) -> Iterator[Experience]:
     """Yield every experience, read in pages; ``reader`` must read a state that does not change."""
-    after = 0
-    while rows := reader.experiences(after=after, limit=_PAGE, payload=True):
+    for rows in _pages(reader, ended=False):
         yield from experiences_of(reader, rows, scope)
+
+
+def payloads(reader: Reader) -> Iterator[ExperienceRow]:
+    """Yield the rows of all experiences with their payloads, including ended ones."""
+    for rows in _pages(reader, ended=True):
+        yield from rows
+
+
+def _pages(reader: Reader, *, ended: bool) -> Iterator[list[ExperienceRow]]:
+    after = 0
+    while rows := reader.experiences(after=after, limit=_PAGE, payload=True, ended=ended):
+        yield rows
         after = rows[-1].seq
 
 

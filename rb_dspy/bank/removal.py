@@ -21,18 +21,21 @@ class Source:
     experiences: frozenset[int] = frozenset()
     items: frozenset[str] = frozenset()
 
-    def pending(self, reader: Reader, shown: Collection[str] = ()) -> dict[str, list[PendingKey]]:
+    def pending(
+        self, reader: Reader, shown: Collection[str] = (), ids: Collection[str] = ()
+    ) -> dict[str, list[PendingKey]]:
         """Return the groups of pending rollouts to remove, by the id of their future experience.
 
-        These are the group with this name, the groups of the run, and groups whose agent was shown one of ``shown``.
+        These are the groups with this name or one of ``ids``, those of the run, and those whose agent was shown one of
+        ``shown``.
         """
         kind, _, value = self.name.partition(":")
         run_id = value if kind == "run" and value else None
-        shown_to = {row.key: set(row.shown) for row in reader.pending()}
+        shown_to = {row.key: set(row.shown) for row in reader.pending(payload=False)}
         return {
             id: keys
             for id, keys in grouped(shown_to).items()
-            if id == self.name or keys[0].run_id == run_id or any(shown_to[key] & set(shown) for key in keys)
+            if id in (self.name, *ids) or keys[0].run_id == run_id or any(shown_to[key] & set(shown) for key in keys)
         }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from numbers import Integral, Real
 from typing import Literal, get_args
 
 from rb_dspy.bank.reading import items_and_givers
@@ -40,7 +41,7 @@ def find(
     polarity: Polarity | None,
 ) -> list[Retrieved]:
     """See ``MemoryBank.retrieve``. ``embed`` is called at most once, and never if there are no rows to search."""
-    _check(k, unit, mode, min_score, exclude_tasks, polarity)
+    _check(query, k, unit, mode, min_score, exclude_tasks, polarity)
     own_task = query.id if isinstance(query, Task) else None
     query = normalize((query.key or query.instruction) if isinstance(query, Task) else query)
     if k == 0 or searcher.is_empty(unit):
@@ -59,42 +60,61 @@ def find(
         hits = ranking(count)  # outside the block below, because a searcher has its own lock
         passed = hits if min_score is None else [hit for hit in hits if hit.score >= min_score - 1e-5]
         with scope.reading() as reader:
-            found = _load_results(reader, scope.name, unit, passed, k, own_task)
+            found = _load_results(reader, scope.name, unit, passed, k, own_task, polarity)
         if len(found) >= k or len(passed) < count:
             return found[:k]
         count *= 4
 
 
 def _check(
-    k: int,
-    unit: Unit,
-    mode: Mode,
-    min_score: float | None,
-    exclude_tasks: Collection[str],
-    polarity: Polarity | None,
+    query: object,
+    k: object,
+    unit: object,
+    mode: object,
+    min_score: object,
+    exclude_tasks: object,
+    polarity: object,
 ) -> None:
-    choices: tuple[tuple[str, object, tuple[object, ...]], ...] = (
-        ("unit", unit, UNITS),
-        ("mode", mode, get_args(Mode)),
-        ("polarity", polarity, (None, *get_args(Polarity))),
+    tasks = not isinstance(exclude_tasks, str) and isinstance(exclude_tasks, Collection)  # a str is a collection, too
+    valid: tuple[tuple[str, object, bool, str], ...] = (
+        ("query", query, isinstance(query, str | Task), "a text, or a Task"),
+        ("k", k, isinstance(k, Integral) and int(k) >= 0, "a whole number, 0 or more"),
+        *(
+            (name, value, value in allowed, f"one of {', '.join(map(repr, allowed))}")
+            for name, value, allowed in (
+                ("unit", unit, UNITS),
+                ("mode", mode, get_args(Mode)),
+                ("polarity", polarity, (None, *get_args(Polarity))),
+            )
+        ),
+        ("exclude_tasks", exclude_tasks, tasks, "a list, or a set, of task ids"),
+        (
+            "min_score",
+            min_score,
+            min_score is None or (isinstance(min_score, Real) and -1 <= float(min_score) <= 1),
+            "a cosine, -1 to 1, or None",
+        ),
     )
-    for name, value, allowed in choices:
-        if value not in allowed:
-            raise InputError(f"{name} {value!r:.40}: expected one of {', '.join(map(repr, allowed))}")
-    if k < 0:
-        raise InputError(f"k {k!r:.40}: expected 0 or more")
-    if isinstance(exclude_tasks, str):  # a str is a collection, too
-        raise InputError(f"exclude_tasks {exclude_tasks!r:.40}: expected a list, or a set, of task ids")
-    if min_score is not None and not -1 <= min_score <= 1:
-        raise InputError(f"min_score {min_score!r:.40}: expected a cosine, -1 to 1, or None")
+    for name, value, is_valid, expected in valid:
+        if not is_valid:
+            raise InputError(f"{name} {value!r:.40}: expected {expected}")
     if min_score is not None and mode != "dense":
         raise InputError(f"min_score is a cosine and does not apply to mode {mode!r}; remove it")
 
 
 def _load_results(
-    reader: Reader, scope: str, unit: Unit, hits: Sequence[Hit], k: int, own_task: str | None
+    reader: Reader,
+    scope: str,
+    unit: Unit,
+    hits: Sequence[Hit],
+    k: int,
+    own_task: str | None,
+    polarity: Polarity | None,
 ) -> list[Retrieved]:
-    """Load the results. Several rows of one item become one result; experiences without items are skipped."""
+    """Load the results. Several rows of one item become one result; experiences without items are skipped.
+
+    A search filters rows by ``polarity``; an item that several experiences gave has that of the earliest.
+    """
     seqs = [hit.seq for hit in hits]
     ids: dict[int, tuple[str, ...]]
     if unit == "item":
@@ -109,7 +129,8 @@ def _load_results(
     found: dict[object, Retrieved] = {}
     for hit in hits:
         giver = givers.get(rows[hit.seq].experience if unit == "item" and hit.seq in rows else hit.seq)
-        shown = [item for id in ids.get(hit.seq, ()) if (item := items.get(id)) and not _is_from_task(item, own_task)]
+        candidates = [items[id] for id in ids.get(hit.seq, ()) if id in items]
+        shown = [item for item in candidates if polarity in (None, item.polarity) and not _is_from_task(item, own_task)]
         key = shown[0].id if unit == "item" and shown else hit.seq
         if giver is None or not shown or key in found:
             continue

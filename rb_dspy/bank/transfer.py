@@ -9,7 +9,7 @@ those in the file only say which items an agent was shown. Equal states give equ
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -17,6 +17,9 @@ from typing import Annotated, Any, Final, Literal
 import pydantic
 
 from rb_dspy.bank.admission import NewExperience, admit, checked_draft, new_item, refused
+from rb_dspy.bank.reading import all_experiences
+from rb_dspy.bank.removal import current_ids
+from rb_dspy.bank.store.base import Scope
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.files import atomic_write, is_database
 from rb_dspy.jsonl import encode, read_objects
@@ -57,27 +60,22 @@ class _Line(Frozen):
     created_at: str
 
 
-def write(
-    path: Path,
-    scope: str,
-    embedder: tuple[str, int] | None,
-    count: int,
-    experiences: Iterable[Experience],
-    current: Mapping[str, Sequence[str]],
-) -> None:
-    """Write ``count`` experiences to ``path``, which is replaced when all of them are on disk.
+def write(path: Path, scope: Scope) -> int:
+    """Write all experiences to ``path``, which is replaced when they are on disk. Returns their number.
 
-    ``current``: ids of edited items -> their ids now; an import does not know the edits.
+    One transaction reads all of it, so that a purge by others does not make the file incomplete.
 
     Raises:
         InputError: ``path`` is not the name of a file.
         StorageError: The file cannot be written.
     """
-    name, dimension = embedder or ("", 0)
-    header = _Header(format=FORMAT, version=VERSION, scope=scope, embedder=name, dimension=dimension, experiences=count)
-    with atomic_write(path, error=StorageError) as file:
-        file.write(encode(header.model_dump()))
-        file.writelines(_line(experience, current) for experience in experiences)
+    with atomic_write(path, error=StorageError) as file, scope.reading() as reader:
+        current = current_ids(reader)  # an import does not know the edits
+        count, (name, dimension) = len(reader.experiences()), scope.embedder() or ("", 0)
+        head = {"scope": scope.name, "embedder": name, "dimension": dimension, "experiences": count}
+        file.write(encode({"format": FORMAT, "version": VERSION, **head}))
+        file.writelines(_line(experience, current) for experience in all_experiences(reader, scope.name))
+    return count
 
 
 def read(path: Path, origin: str = "") -> Iterator[NewExperience]:

@@ -10,17 +10,17 @@ from typing import Literal
 from rb_dspy.bank.admission import (
     NewExperience,
     NewItem,
-    attempt_id,
+    corrected_id,
+    corrects,
     identity,
-    is_handwritten,
     item_text,
     new_item,
     now,
 )
 from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.pending import key_of
-from rb_dspy.bank.reading import unpack_rollouts, versions_of
-from rb_dspy.bank.removal import plan, source_of
+from rb_dspy.bank.reading import unpack_rollouts
+from rb_dspy.bank.removal import plan
 from rb_dspy.bank.store.base import (
     Entry,
     ExperienceRow,
@@ -33,10 +33,9 @@ from rb_dspy.bank.store.base import (
     VectorRow,
     Writer,
 )
-from rb_dspy.bank.store.sql import SqlWriter
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.protocols import Embedder, Vectors
-from rb_dspy.schema import MemoryDraft, Removal
+from rb_dspy.schema import MemoryDraft, Removal, Task, Trajectory
 
 _BATCH = 500
 """Experiences per transaction of ``append``."""
@@ -52,15 +51,13 @@ def append(
     ids: list[str] = []
     rest = iter(every)
     while batch := list(islice(rest, _BATCH)):
-        if foreign:
-            with scope.reading() as reader:
-                batch = _distinct(reader, batch)
-        ids += [new.id for new in batch]
         page: dict[str, NewExperience] = {}
-        for new in batch:
-            page.setdefault(new.id, new)
         with scope.reading() as reader:
+            batch = _distinct(reader, batch) if foreign else _current(reader, batch)
+            for new in batch:
+                page.setdefault(new.id, new)
             stored = {row.id for row in reader.experiences(ids=page, ended=True)}
+        ids += [new.id for new in batch]
         fresh = [new for new in page.values() if new.items and new.id not in stored]
         vectors: dict[str, list[Vectors]] = {}
         key = None
@@ -72,6 +69,36 @@ def append(
         with scope.write(embedder=key) as writer:
             _append(writer, [*page.values()], vectors)
     return ids
+
+
+def latest(reader: Reader, id: str) -> ExperienceRow | None:
+    """The experience with this id, or the last one that corrected it; it may have ended."""
+    row = None
+    while rows := reader.experiences(ids=[id], ended=True, payload=True):
+        row, id = rows[0], corrected_id(id)
+        if row.ended is None:
+            break
+    return row
+
+
+def _current(reader: Reader, batch: Sequence[NewExperience]) -> list[NewExperience]:
+    """Give an attempt that is stored the id that it has now, or a new id if a person states another verdict."""
+    stored = {row.id for row in reader.experiences(ids={new.id for new in batch}, ended=True)}
+    current = []
+    for new in batch:
+        row = latest(reader, new.id) if new.id in stored else None
+        if row is not None and _is_corrected(row, new.draft.task, new.draft.trajectories):
+            new = replace(new, row=replace(new.row, id=corrected_id(row.id)), corrects=row.id)
+        elif row is not None:
+            new = replace(new, row=replace(new.row, id=row.id))
+        current.append(new)
+    return current
+
+
+def _is_corrected(row: ExperienceRow | PendingRow, task: Task, rollouts: Sequence[Trajectory]) -> bool:
+    if isinstance(row, ExperienceRow) and row.ended is not None:
+        return False
+    return corrects(task, rollouts, unpack_rollouts(row.payload or b"", f"a rollout of {task.id}").trajectories)
 
 
 def _distinct(reader: Reader, batch: Sequence[NewExperience]) -> list[NewExperience]:
@@ -98,6 +125,9 @@ def _append(writer: Writer, page: Sequence[NewExperience], vectors: dict[str, li
     fresh = [new for new in page if new.id not in stored]
     if not fresh:
         return
+    for new in fresh:
+        if new.corrects:
+            remove(writer, new.corrects, "delete", descendants=False, note=f"corrected by {new.id}")
     count = sum(1 + len(new.items) for new in fresh)
     seq = writer.allocate(count) - count
     experiences, items, units, exposures, entries = [], list[ItemRow](), list[VectorRow](), [], []
@@ -151,18 +181,21 @@ def snapshot(writer: Writer, name: str, place: str) -> SnapshotRow:
     return row
 
 
-def record(writer: Writer, row: PendingRow, location: str) -> None:
-    """Store a rollout that is not judged yet. Does nothing if it is stored or was learned from.
+def record(writer: Writer, task: Task, rollout: Trajectory, row: PendingRow, location: str) -> None:
+    """Store a rollout that is not judged yet. Does nothing if it is stored or learned from, unless it corrects that.
 
     Raises:
         InputError: The experience that was learned from it was removed.
     """
-    id = attempt_id(row.key.run_id, row.key.task_id) if row.key.run_id else row.key.content
-    stored = writer.experiences(ids=[id], ended=True)
-    if stored and stored[0].ended is not None:
-        raise removed_since(location, row.key.task_id, id)
-    if not stored:
-        writer.add_pending(row)
+    stored = latest(writer, identity(task, [rollout], run_id=row.key.run_id))
+    if stored is not None and stored.ended is not None:
+        raise removed_since(location, task.id, stored.id)
+    if stored is not None and not _is_corrected(stored, task, [rollout]):
+        return
+    waiting = writer.pending(run_id=row.key.run_id, task_id=task.id)
+    if any(each.key == row.key and _is_corrected(each, task, [rollout]) for each in waiting):
+        writer.remove_pending([row.key])
+    writer.add_pending(row)
 
 
 def edit(writer: Writer, id: str, new: NewItem, vector: Vectors, note: str, location: str) -> None:
@@ -206,34 +239,6 @@ def remove(writer: Writer, name: str, kind: Literal["delete", "rollback"], *, de
     return going.removal
 
 
-def purge(writer: SqlWriter, name: str) -> Removal:
-    """Permanently delete ``name``: experiences with their item rows, or an item in all its versions.
-
-    The experience of a handwritten lesson contains its text, so it is deleted, too.
-    """
-    source = source_of(writer, name, ended=True, edits=False)
-    pending = source.pending(writer)
-    experiences = writer.experiences(seqs=source.experiences, ended=True)
-    items = {each for id in source.items for each in versions_of(writer, id)}
-    lessons = {row.experience for row in writer.items(ids=items, ended=True) if is_handwritten(row.task_id)}
-    experiences += writer.experiences(seqs=lessons, ended=True)
-    rows = writer.items(experiences={row.seq for row in experiences}, ended=True)
-    rows += writer.items(ids=items, ended=True)
-    seqs = {*(row.seq for row in experiences), *(row.seq for row in rows)}
-    writer.remove_pending([key for keys in pending.values() for key in keys])
-    if seqs:
-        ids = list(dict.fromkeys([*(row.id for row in experiences), *sorted(items)]))
-        last = writer.allocate(1)
-        writer.delete(seqs, notes_of=[*ids, *(row.id for row in rows)])
-        writer.add(entries=[Entry(last, id, "purge", (), "", now()) for id in ids])
-    stays = {row.id for row in writer.items(ids=[row.id for row in rows])}
-    return Removal(
-        experiences=tuple(row.id for row in experiences),
-        items=tuple(id for id in dict.fromkeys(row.id for row in rows) if id not in stays),
-        pending=tuple(pending),
-    )
-
-
 def removed_since(location: str, task_id: str, id: str) -> InputError:
     """Return the error for an attempt that was learned from and removed."""
     return InputError(
@@ -260,7 +265,7 @@ def _item_row(item: NewItem, seq: int, experience: ExperienceRow) -> ItemRow:
 def _covered(reader: Reader, page: Sequence[NewExperience]) -> list[PendingKey]:
     """Pending rollouts that these experiences include: in a run, all rollouts of the task."""
     run_id, task_id = (page[0].row.run_id, page[0].row.task_id) if len(page) == 1 else (None, None)
-    waiting = {row.key for row in reader.pending(run_id=run_id, task_id=task_id)}
+    waiting = {row.key for row in reader.pending(run_id=run_id, task_id=task_id, payload=False)}
     if not waiting:
         return []
     attempts = {(new.row.run_id, new.row.task_id) for new in page if new.row.run_id}

@@ -115,14 +115,24 @@ def rollback(
 @options.shared
 def purge(
     on: options.OnBank,
-    source: SourceArgument,
+    source: Annotated[str, typer.Argument(help="Id of an experience or a lesson, run:NAME, or origin:NAME.")] = "",
+    text: Annotated[
+        str,
+        typer.Option(
+            "--text", help="Instead of a source: delete what contains this; - reads a line from standard input."
+        ),
+    ] = "",
     yes: options.Yes = False,
 ) -> None:
     """Delete a source permanently, with its history: for secrets. Backups, exports and MLflow keep their copies."""
+    if text == "-":
+        text = sys.stdin.readline().rstrip("\r\n")
     with on.open() as opened:
         if not yes:
-            confirm(f"permanently delete everything from {source}, with its history?")
-        removal = opened.purge(source)
+            confirm(
+                f"permanently delete everything {'with this text' if text else f'from {source}'}, with its history?"
+            )
+        removal = opened.purge(source, text=text)
     print_json(removal) if on.json_ else say(("permanently deleted: ", "bold"), _counts(removal) or "nothing more")
 
 

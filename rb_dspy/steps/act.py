@@ -155,10 +155,12 @@ class Episode:
     def _step(self, thought: str, shown_action: str) -> bool:
         action = self._actions.get(shown_action.strip(), shown_action)
         result = _guarded("step", lambda: self._environment.step(action))
-        # numpy's bools are valid too
-        if not (isinstance(result, tuple) and len(result) == 2 and str(result[1]) in ("True", "False")):
-            raise InfrastructureError(f"the environment's step returned {result!r:.200}; expected (observation, done)")
-        observation, done = _text(result[0], "step"), bool(result[1])
+        # numpy's bools are valid too, and 0 and 1
+        if not (isinstance(result, tuple) and len(result) == 2 and str(result[1]) in ("True", "False", "0", "1")):
+            raise InfrastructureError(
+                f"the environment's step returned {result!r:.200}; expected (observation, done), with done a bool"
+            )
+        observation, done = _text(result[0], "step"), str(result[1]) in ("True", "1")
         step = Step(thought=thought, action=action, observation=observation)
         self._steps.append(step)
         shown = {"thought": escape_fields(step.thought), "action": escape_fields(normalize(shown_action))}

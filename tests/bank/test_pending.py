@@ -110,7 +110,7 @@ def test_any_text_can_be_recorded_and_learned_from(bank: MemoryBank, run_id: str
     rollout = Trajectory(task_id="t1", rollout_id=HOSTILE, steps=(step,), answer=HOSTILE, first_observation=HOSTILE)
     task = a_task(instruction=HOSTILE, env_args={HOSTILE: HOSTILE}, template=HOSTILE, domain=HOSTILE)
     bank.record(task, rollout, run_id=run_id)
-    bank.record_failure(task, HOSTILE, run_id=run_id, rollout_ids=[HOSTILE])
+    bank.record_failure(task, HOSTILE, run_id=run_id, trajectories=[rollout])
     (pending,) = bank.pending()
     assert (pending.task, pending.trajectories, pending.tries) == (task, (rollout,), 1)
     assert "soft\xadhyphen zero\u200bwidth \u202eright" in pending.trajectories[0].steps[0].action
@@ -162,7 +162,7 @@ def test_failures_are_counted_without_their_keys(bank: MemoryBank, monkeypatch: 
         bank.record(a_task("t2"), a_rollout("t2", number))
     bank.record_failure(a_task(), "first", run_id="r2")
     bank.record_failure(a_task(), "401 plainlooking4711 sk-proj-abc_DEF-123456 Bearer abc.def-ghi", run_id="r2")
-    bank.record_failure(a_task("t2"), "broke", rollout_ids=["1"])
+    bank.record_failure(a_task("t2"), "broke", trajectories=[a_rollout("t2", "1")])
     bank.record_failure(a_task("t3"), "nothing waits", run_id="r2")
     found = [(pending.task.id, pending.tries, pending.error) for pending in bank.pending()]
     assert found == [("t1", 2, "401 [redacted] [redacted] [redacted]"), ("t2", 0, ""), ("t2", 1, "broke")]

@@ -91,7 +91,7 @@ class PendingRow:
     """A rollout that is not learned from yet; ``shown`` are the ids of the items that its agent was shown."""
 
     key: PendingKey
-    payload: bytes
+    payload: bytes | None
     shown: tuple[str, ...]
     created_at: str
     tries: int = 0
@@ -183,7 +183,9 @@ class Reader(Protocol):
 
     def snapshots(self) -> list[SnapshotRow]: ...
 
-    def pending(self, *, run_id: str | None = None, task_id: str | None = None) -> list[PendingRow]: ...
+    def pending(
+        self, *, run_id: str | None = None, task_id: str | None = None, payload: bool = True
+    ) -> list[PendingRow]: ...
 
 
 class Writer(Reader, Protocol):

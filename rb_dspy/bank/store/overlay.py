@@ -72,9 +72,11 @@ class OverlayReader:
     def snapshots(self) -> list[SnapshotRow]:
         return self._both(lambda reader: reader.snapshots())
 
-    def pending(self, *, run_id: str | None = None, task_id: str | None = None) -> list[PendingRow]:
+    def pending(
+        self, *, run_id: str | None = None, task_id: str | None = None, payload: bool = True
+    ) -> list[PendingRow]:
         """Return pending rollouts of the overlay only; those of the base stay with the base."""
-        return [] if self._own is None else self._own.pending(run_id=run_id, task_id=task_id)
+        return [] if self._own is None else self._own.pending(run_id=run_id, task_id=task_id, payload=payload)
 
     def _visible(self, rows: Sequence[R], ended: bool) -> list[R]:
         at = self._mark if self._own is None and self._at is None else self._at

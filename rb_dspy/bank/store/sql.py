@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from functools import cache
@@ -120,10 +120,14 @@ class SqlReader:
     def snapshots(self) -> list[SnapshotRow]:
         return [SnapshotRow(*row) for row in self._pages("snapshot", True, {})]
 
-    def pending(self, *, run_id: str | None = None, task_id: str | None = None) -> list[PendingRow]:
-        rows = self._pages("pending", True, {}, {"run_id": run_id, "task_id": task_id})
+    def pending(
+        self, *, run_id: str | None = None, task_id: str | None = None, payload: bool = True
+    ) -> list[PendingRow]:
+        kind = "pending" if payload else "waiting"
+        rows = self._pages(kind, True, {}, {"run_id": run_id, "task_id": task_id})
         return [
-            PendingRow(PendingKey(*row[1:5]), row.payload, tuple(json.loads(row.shown)), *row[7:10]) for row in rows
+            PendingRow(PendingKey(*row[1:5]), row[9] if payload else None, tuple(json.loads(row.shown)), *row[6:9])
+            for row in rows
         ]
 
     def _pages(
@@ -205,6 +209,13 @@ class SqlWriter(SqlReader):
             where = tables.journal.c.scope_id == self._scope_id, tables.journal.c.subject.in_(page)
             self._connection.execute(update(tables.journal).where(*where).values(note=""))
         set_meta(self._connection, epoch=int(meta(self._connection).get("epoch", 0)) + 1)
+
+    def blank_notes(self, seqs: Iterable[int]) -> None:
+        """Delete the notes of experiences."""
+        columns = tables.experiences.c
+        for page in _chunks(sorted(seqs)):
+            where = columns.scope_id == self._scope_id, columns.seq.in_(page)
+            self._connection.execute(update(tables.experiences).where(*where).values(note=""))
 
     def add_pending(self, row: PendingRow) -> None:
         if not self._rows(select(tables.pending.c.number).where(*self._is(row.key))):
@@ -299,6 +310,8 @@ class SqlScope(SqlReader):
         return [(row[0], "\n".join(row[1:])) for row in rows]
 
 
+_WAITING = ("number", "run_id", "task_id", "rollout_id", "content", "shown", "created_at", "tries", "error")
+
 _COLUMNS: dict[str, tuple[Table, tuple[str, ...]]] = {
     "experience": (
         tables.experiences,
@@ -309,13 +322,8 @@ _COLUMNS: dict[str, tuple[Table, tuple[str, ...]]] = {
     "exposure": (tables.exposures, ("experience", "place", "item_id")),
     "entry": (tables.journal, ("seq", "subject", "kind", "item_ids", "note", "created_at")),
     "snapshot": (tables.snapshots, ("name", "seq", "created_at")),
-    "pending": (
-        tables.pending,
-        (
-            *("number", "run_id", "task_id", "rollout_id", "content"),
-            *("payload", "shown", "created_at", "tries", "error"),
-        ),
-    ),
+    "pending": (tables.pending, (*_WAITING, "payload")),
+    "waiting": (tables.pending, _WAITING),
 }
 """Kinds of rows, and their columns."""
 

@@ -1,0 +1,178 @@
+"""Permanently delete a source, or whatever contains a text: rows, notes, pending rollouts, and records of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from rb_dspy.bank.admission import corrected_id, is_handwritten, now
+from rb_dspy.bank.pending import grouped
+from rb_dspy.bank.reading import payloads, unpack_rollouts, versions_of
+from rb_dspy.bank.removal import source_of
+from rb_dspy.bank.store.base import Entry, ExperienceRow, ItemRow, PendingKey
+from rb_dspy.bank.store.sql import SqlWriter
+from rb_dspy.errors import InputError, StorageError
+from rb_dspy.files import atomic_write
+from rb_dspy.jsonl import encode, read_appended
+from rb_dspy.schema import Removal
+
+_SHORTEST = 4
+"""A shorter text is part of ordinary words."""
+
+_BLANK = "[purged]"
+
+_KEPT = ("run_id", "task", "env", "template", "verdict", "stop_reason")
+"""Fields of a run's row that stay, also if its experience is purged."""
+
+
+@dataclass(frozen=True)
+class Purged:
+    """What was deleted, and what to look for in the records of runs."""
+
+    removal: Removal
+    contains: Callable[[str], bool]
+    """Whether a text has to go."""
+    attempts: Collection[tuple[str, str]] = field(default=())
+    """Run and task of the deleted experiences."""
+
+
+def purge(writer: SqlWriter, name: str) -> Purged:
+    """Delete ``name``: experiences with their item rows and corrected versions, or an item in all its versions.
+
+    The experience of a handwritten lesson contains its text, so it is deleted, too. Other experiences lose a note that
+    may quote a deleted item.
+    """
+    source = source_of(writer, name, ended=True, edits=False)
+    every = {row.id: row for row in writer.experiences(ended=True)}
+    items = {each for id in source.items for each in versions_of(writer, id)}
+    rows = writer.items(ids=items, ended=True)
+    holders = {row.experience for row in rows}
+    lessons = {row.experience for row in rows if is_handwritten(row.task_id)}
+    experiences = _with_versions(every, source.experiences | lessons)
+    rows = writer.items(experiences={row.seq for row in experiences}, ended=True) + rows
+    pending = source.pending(writer, ids=[row.id for row in experiences])
+    ids = [*(row.id for row in experiences), *sorted(items)] if rows or experiences else []
+    removal = _delete(writer, experiences, rows, pending, ids)
+    gone = {text for row in rows if row.id in removal.items for text in (row.title, row.description, row.content)}
+    quoted = [text for text in gone if len(text) >= _SHORTEST]
+    notes = [row for row in every.values() if row.note]
+    writer.blank_notes(row.seq for row in notes if row.seq in holders or any(text in row.note for text in quoted))
+    return Purged(removal, gone.__contains__, {(row.run_id, row.task_id) for row in experiences})
+
+
+def purge_text(writer: SqlWriter, text: str) -> Purged:
+    """Delete experiences and items that contain ``text``, in any version, and notes and pending rollouts.
+
+    Raises:
+        InputError: ``text`` is too short.
+        CorruptBank: A rollout cannot be read, so it is unknown what it contains.
+    """
+    if len(text.strip()) < _SHORTEST:
+        raise InputError(f"the text to purge has {len(text.strip())} characters; expected at least {_SHORTEST}")
+
+    def contains(value: object) -> bool:
+        if isinstance(value, Mapping):
+            return any(contains(each) for pair in value.items() for each in pair)
+        if isinstance(value, list | tuple):
+            return any(map(contains, value))
+        return isinstance(value, str | int | float) and text in str(value)
+
+    def has(payload: bytes | None, id: str) -> bool:
+        return contains(unpack_rollouts(payload or b"", f"the rollout of {id}").model_dump())
+
+    experiences = [
+        row
+        for row in payloads(writer)
+        if contains((row.run_id, row.origin, row.distiller, row.instruction)) or has(row.payload, row.id)
+    ]
+    rows = writer.items(experiences={row.seq for row in experiences}, ended=True)
+    rows += [row for row in writer.items(ended=True) if contains((row.title, row.description, row.content))]
+    waiting = [row for row in writer.pending() if contains((row.key, row.error)) or has(row.payload, row.key.task_id)]
+    pending = grouped(row.key for row in waiting)
+    writer.blank_notes(row.seq for row in writer.experiences(ended=True) if contains(row.note))
+    noted = [entry.subject for entry in writer.journal() if contains(entry.note)]
+    ids = dict.fromkeys([*(row.id for row in experiences), *sorted(row.id for row in rows)])
+    removal = _delete(writer, experiences, rows, pending, [*ids], noted)
+    return Purged(removal, contains, {(row.run_id, row.task_id) for row in experiences})
+
+
+def _with_versions(every: Mapping[str, ExperienceRow], seqs: Collection[int]) -> list[ExperienceRow]:
+    """The experiences with these numbers, those that they correct, and those that corrected them."""
+    before = {corrected_id(id): id for id in every}
+    found: dict[int, ExperienceRow] = {}
+    for row in every.values():
+        if row.seq in seqs:
+            id = row.id
+            while before.get(id, "") in every:
+                id = before[id]
+            while id in every:
+                found[every[id].seq] = every[id]
+                id = corrected_id(id)
+    return [found[seq] for seq in sorted(found)]
+
+
+def _delete(
+    writer: SqlWriter,
+    experiences: Collection[ExperienceRow],
+    rows: Collection[ItemRow],
+    pending: Mapping[str, list[PendingKey]],
+    ids: Collection[str],
+    noted: Iterable[str] = (),
+) -> Removal:
+    """Delete rows and pending rollouts; blank the reasons of changes of ``noted``, and of what is deleted."""
+    writer.remove_pending([key for keys in pending.values() for key in keys])
+    writer.delete(
+        {*(each.seq for each in experiences), *(row.seq for row in rows)},
+        notes_of=[*ids, *noted, *(row.id for row in rows)],
+    )
+    if ids:
+        last = writer.allocate(1)
+        writer.add(entries=[Entry(last, id, "purge", (), "", now()) for id in dict.fromkeys(ids)])
+    stays = {row.id for row in writer.items(ids={row.id for row in rows})}
+    return Removal(
+        experiences=tuple(each.id for each in experiences),
+        items=tuple(id for id in dict.fromkeys(row.id for row in rows) if id not in stays),
+        pending=tuple(pending),
+    )
+
+
+def purge_records(folder: Path, purged: Purged) -> None:
+    """Blank purged texts in the records of runs, and the texts of purged attempts. Other files are not changed.
+
+    Raises:
+        StorageError: A run is active, or a file cannot be written.
+    """
+
+    def blanked(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: blanked(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [blanked(each) for each in value]
+        return _BLANK if isinstance(value, str) and purged.contains(value) else value
+
+    def cleaned(path: Path) -> bytes:
+        head, *rows = read_appended(path) or [{}]
+        if head.get("format") != "rb_dspy-run":
+            return path.read_bytes()
+        for row in rows:
+            if (row.get("run_id"), row.get("task")) in purged.attempts:
+                texts = [name for name, value in row.items() if isinstance(value, str | list) and name not in _KEPT]
+                row.update({name: _BLANK if isinstance(row[name], str) else [] for name in texts if row[name]})
+        return b"".join(encode(blanked(line)) for line in (head, *rows))
+
+    for path in sorted(folder.glob("*.jsonl")):
+        if cleaned(path) == path.read_bytes():
+            continue
+        lock = FileLock(path.with_suffix(".lock"), timeout=0)
+        try:
+            with lock:
+                text = cleaned(path)
+                with atomic_write(path, error=StorageError) as file:
+                    file.write(text)
+        except Timeout:
+            raise StorageError(f"{path}: the run is active, so nothing is purged; purge when it has ended") from None
+        path.with_suffix(".lock").unlink(missing_ok=True)
