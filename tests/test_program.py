@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
 from dspy import lm15
 
@@ -19,8 +23,9 @@ from rb_dspy.errors import (
     InvalidTrajectory,
     UnparseableOutput,
 )
+from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
-from rb_dspy.schema import Retrieved, Trajectory
+from rb_dspy.schema import Retrieved, Step, Trajectory
 from rb_dspy.testing import Faulty, Lock, Prompt, Reply, scripted_lm
 from tests import worlds
 
@@ -85,13 +90,148 @@ def test_an_answer_that_cannot_be_parsed_leaves_the_rollout_pending_and_after_tw
     assert (done.verdict.label, done.memory_items, bank.pending()) == ("unknown", (), [])
 
 
+# A task that the run has done
+
+
+def answering(*given: str) -> Any:
+    """Plays all roles; the agent gives these answers, one a rollout."""
+    left = list(given)
+
+    def script(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants:
+            return {"thought": "", "action": left.pop(0)}
+        if "label" in prompt.wants:
+            return {"reasons": "", "label": "success" if "It opens" in prompt["final_state"] else "failure"}
+        if "choice" in prompt.wants:
+            return {"analysis": "", "choice": 3}
+        return {"analysis": "", "memory_items": [{"title": "Code", "description": "", "content": "It is 4711."}]}
+
+    return script
+
+
+@pytest.mark.parametrize("second", ["ReasoningBank", "MaTTS"])
+@pytest.mark.parametrize("first", ["ReasoningBank", "MaTTS"])
+def test_a_second_call_of_a_run_returns_what_is_stored_and_calls_no_model(
+    bank: MemoryBank, first: str, second: str
+) -> None:
+    made = program(answering("0000", "4711", "1111"))
+    kinds: dict[str, Any] = {"ReasoningBank": made, "MaTTS": MaTTS(made, k=3)}
+    done = kinds[first](task=TASK, bank=bank, run_id="r")
+    calls = len(made.backbones.lm("agent").engine.prompts)
+    again = kinds[second](task=TASK, bank=bank, run_id="r")
+    assert len(made.backbones.lm("agent").engine.prompts) == calls
+    assert (done.stored, again.stored) == (False, True)
+    assert (again.experience, again.memory_items) == (done.experience, done.memory_items)
+    stored = list(zip(done.experience.trajectories, done.experience.verdicts, strict=True))
+    assert (again.trajectory, again.verdict) in stored
+    assert again.answer == again.trajectory.answer
+    assert again.verdict.label == ("success" if first == "MaTTS" else "failure")
+    if second == "MaTTS":
+        assert list(zip(again.trajectories, again.verdicts, strict=True)) == stored
+
+
+def test_a_run_that_was_rolled_back_is_refused_before_anything_is_paid_for(bank: MemoryBank) -> None:
+    made = program()
+    made(task=TASK, bank=bank, run_id="r")
+    calls = len(made.backbones.lm("agent").engine.prompts)
+    bank.rollback("run:r")
+    for kind in (made, MaTTS(made, k=3)):
+        with pytest.raises(InputError, match="removed since"):
+            kind(task=TASK, bank=bank, run_id="r")
+    assert len(made.backbones.lm("agent").engine.prompts) == calls
+
+
+def test_threads_of_a_run_each_get_the_verdict_of_their_own_answer(bank: MemoryBank) -> None:
+    both = threading.Barrier(2)
+
+    def meeting(script: Any) -> Any:
+        def slow(prompt: Prompt) -> Reply:
+            if "label" in prompt.wants:
+                both.wait(30)
+            reply: Reply = script(prompt)
+            return reply
+
+        return slow
+
+    with ThreadPoolExecutor(2) as pool:
+        made = [program(meeting(answering(answer))) for answer in ("4711", "0000")]
+        done = list(pool.map(lambda each: each(task=TASK, bank=bank, run_id="r"), made))
+    assert [(each.answer, each.verdict.label) for each in done] == [("4711", "success"), ("0000", "failure")]
+    assert sorted(each.experience is None for each in done) == [False, True]
+    (stored,) = bank.experiences()
+    (learned,) = (each for each in done if each.experience)
+    assert (learned.experience, learned.trajectory) == (stored, stored.trajectories[0])
+
+
 # Foreign rollouts
+
+
+@pytest.mark.parametrize("run_id", ["", "r"])
+@pytest.mark.parametrize("breaks", [False, True], ids=["learned", "pending"])
+@pytest.mark.parametrize(
+    "said", [{"outcome": 0.0}, {"verdict": "failure"}, {"verdict": "failure", "feedback": "It never opened."}], ids=str
+)
+def test_a_correction_replaces_the_first_verdict_and_leaves_nothing_pending(
+    bank: MemoryBank, said: dict[str, Any], breaks: bool, run_id: str
+) -> None:
+    task, rollout = "Open it.", [{"action": "4711", "observation": "It opens."}]
+    made = program(failing("memory_items", int(breaks), lm15.ServerError("down")))
+    other = program().learn("Open another.", rollout, bank)
+    with pytest.raises(InfrastructureError) if breaks else nullcontext():
+        made.learn(task, rollout, bank, run_id=run_id)
+    first = [each.id for each in bank.experiences()][1:]
+    for _ in range(2):
+        corrected = made.learn(task, rollout, bank, run_id=run_id, **said)
+    assert bank.pending() == []
+    assert [each.id for each in bank.experiences()] == [other.id, corrected.id]
+    assert (corrected.verdicts[0].label, corrected.trajectories[0].feedback) == ("failure", said.get("feedback", ""))
+    assert [source.experience_id for item in corrected.items for source in item.provenances][-1] == corrected.id
+    assert [bank.history(id)[-1].kind for id in first] == ([] if breaks else ["delete"])
+    assert made.learn(task, rollout, bank, run_id=run_id) == corrected
+    back = made.learn(task, rollout, bank, run_id=run_id, outcome=1.0)
+    again = made.learn(task, rollout, bank, run_id=run_id, **said)
+    assert [each.verdicts[0].label for each in (back, again)] == ["success", "failure"]
+    assert bank.experiences() == [other, again]
+    assert bank.doctor() == []
+
+
+def test_a_correction_that_fails_waits_and_then_replaces(bank: MemoryBank) -> None:
+    good, down = program(), program(failing("memory_items", 9, lm15.ServerError("down")))
+    first = good.learn("Open it.", STEPS, bank)
+    with pytest.raises(InfrastructureError):
+        down.learn("Open it.", STEPS, bank, verdict="success")
+    assert bank.experiences() == [first]
+    done = good.resume(*bank.pending())
+    assert (bank.experiences(), bank.pending(), done.verdict.label) == ([done.experience], [], "success")
+
+
+def test_a_verdict_on_another_rollout_of_a_run_is_refused(bank: MemoryBank) -> None:
+    made = program()
+    first = made(task=TASK, bank=bank, run_id="r")
+    with pytest.raises(InputError, match="another rollout"):
+        made.learn(TASK, [{"action": "9", "observation": "No."}], bank, run_id="r", outcome=1.0)
+    corrected = made.learn(TASK, first.trajectory, bank, run_id="r", outcome=1.0)
+    assert bank.experience_of(TASK.id, "r") == corrected == bank.known(TASK, run_id="r")
+    assert bank.learned("r") == {TASK.id}
+
+
+def test_the_third_answer_that_cannot_be_parsed_ends_the_tries_of_that_rollout_only(bank: MemoryBank) -> None:
+    other = Trajectory(task_id=TASK.id, steps=(Step(action="1", observation="No."),))
+    bank.record(TASK, other)
+    made = program(failing("label", 99, "no answer that can be parsed"))
+    for _ in range(2):
+        with pytest.raises(UnparseableOutput):
+            made.learn(TASK, STEPS, bank)
+    experience = made.learn(TASK, STEPS, bank)
+    assert (experience.verdicts[0].label, experience.items) == ("unknown", ())
+    assert [(each.trajectories, each.tries) for each in bank.pending()] == [((other,), 0)]
 
 
 @pytest.mark.parametrize(
     ("known", "label"),
     [
         *(({"outcome": 1.0}, "success"), ({"outcome": 0.5}, "success"), ({"outcome": 0.49}, "failure")),
+        *(({"outcome": np.float32(1)}, "success"), ({"outcome": np.int64(0)}, "failure")),
         *(({"outcome": 0}, "failure"), ({"verdict": "success"}, "success"), ({"verdict": "failure"}, "failure")),
     ],
 )
@@ -116,7 +256,7 @@ def test_feedback_reaches_the_distiller_and_survives_a_failure(bank: MemoryBank)
     "arguments",
     [
         *({"outcome": 1.5}, {"outcome": -0.1}, {"outcome": "0.5"}, {"verdict": "maybe"}, {"feedback": 3}),
-        {"outcome": 1.0, "verdict": "success"},
+        *({"outcome": 1.0, "verdict": "success"}, {"outcome": float("nan")}, {"outcome": [1.0]}),
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused(bank: MemoryBank, arguments: dict[str, Any]) -> None:

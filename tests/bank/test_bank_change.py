@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -211,6 +212,30 @@ def test_polarity_is_a_filter_not_a_sieve(bank: MemoryBank) -> None:
     assert len(bank.retrieve("Count", k=5, unit="item", polarity="success")) == 5
     with pytest.raises(InputError, match="polarity"):
         bank.retrieve("x", polarity="good")  # type: ignore[arg-type]
+
+
+def test_an_item_has_the_polarity_that_it_is_filtered_by(bank: MemoryBank) -> None:
+    for task, label in (("t1", "failure"), ("t2", "success")):
+        learn(bank, task, "Both", f"Only {label}", label=label)
+    for earliest in ("t1", "t2"):
+        for polarity in ("success", "failure"):
+            for unit in ("item", "experience"):
+                results = bank.retrieve("Both", k=9, unit=unit, polarity=polarity)  # type: ignore[arg-type]
+                expected = {item.id for item in bank.items() if item.polarity == polarity}
+                assert {item.id for match in results for item in match.items} == expected
+        assert bank.stats().by_polarity == Counter(item.polarity for item in bank.items())
+        bank.delete(getattr(bank.experience_of(earliest), "id", ""))  # now the other one is the earliest
+    assert bank.items() == []
+
+
+@pytest.mark.parametrize("source", ["run:night", "origin:user"])
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_delete_takes_no_source_that_only_a_rollback_may(bank: MemoryBank, source: str, dry_run: bool) -> None:
+    learn(bank, "t1", "One", run_id="night")
+    bank.add("mine", "by hand")
+    with pytest.raises(InputError, match="rollback"):
+        bank.delete(source, dry_run=dry_run)
+    assert len(bank) == 2
 
 
 def test_editing_one_item_to_the_text_of_another_makes_them_one(bank: MemoryBank) -> None:

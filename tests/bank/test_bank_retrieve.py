@@ -11,6 +11,7 @@ import pytest
 from rb_dspy.bank import MemoryBank
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Verdict
+from rb_dspy.testing.embedder import HashEmbedder
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, finish, open_bank, start
 
 
@@ -47,6 +48,27 @@ def test_a_task_is_searched_for_by_its_key_if_it_has_one(bank: MemoryBank) -> No
     assert bank.retrieve(task)[0].experience_id == game.id
     keyed = task.model_copy(update={"key": "a dirty shirt lies on the floor of the bedroom"})
     assert bank.retrieve(keyed)[0].experience_id == shirt.id
+
+
+@pytest.mark.parametrize("how", ["append", "import", "fork", "reindex"])
+@pytest.mark.parametrize("mode", ["dense", "lexical"])
+def test_an_experience_is_found_by_the_key_of_its_task(tmp_path: Path, how: str, mode: Any) -> None:
+    with open_bank() as first, open_bank() as second:
+        bank = first
+        for key in ("red apple orchard", "blue submarine cable"):
+            task = a_task(key[:3], "Play the game.", key=key)
+            bank.append(task, a_rollout(task.id), Verdict(label="success"), [a_draft(key)])
+        if how == "import":
+            first.export_jsonl(tmp_path / "x.jsonl")
+            second.import_jsonl(tmp_path / "x.jsonl")
+            bank = second
+        elif how == "fork":
+            bank = first.fork()
+        elif how == "reindex":
+            first.reindex(HashEmbedder(64))
+        asked = a_task("new", "Play the game.", key="red apple orchard")
+        assert [match.task_id for match in bank.retrieve(asked, mode=mode)] == ["red"]
+        assert bank.experience_of("red").task.instruction == "Play the game."  # type: ignore[union-attr]
 
 
 def test_experience_without_items_never_takes_a_place(bank: MemoryBank) -> None:
@@ -203,7 +225,9 @@ def test_words_of_another_scope_weigh_nothing(url: str | Path) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"k": -1},
+        *({"k": wrong} for wrong in (-1, 1.5, None, "3")),
+        *({"min_score": wrong} for wrong in ("0.5", [0.5])),
+        *({"exclude_tasks": wrong} for wrong in (None, 3)),
         {"min_score": float("nan")},
         {"min_score": 2},
         {"min_score": 0.5, "mode": "hybrid"},
@@ -220,6 +244,17 @@ def test_an_argument_that_means_nothing_is_refused_in_one_line(wrong: dict[str, 
         with pytest.raises(InputError, match=f"^{next(iter(wrong))} ") as error:
             bank.retrieve(query, **wrong)
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("call", ["retrieve", "get", "delete", "rollback", "history", "purge", "learned", "edit"])
+def test_what_is_no_text_is_refused_in_one_line(call: str) -> None:
+    with open_bank() as bank:
+        add(bank)
+        for wrong in (None, 3, ["t1"]):
+            with pytest.raises(InputError, match="expected a text") as error:
+                getattr(bank, call)(wrong)
+            assert "\n" not in str(error.value)
+        assert len(bank.retrieve("sort", k=np.int64(1), min_score=np.float32(-1))) == 1  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from rb_dspy.bank import MemoryBank
+from rb_dspy.bank.store.base import PendingRow
 from rb_dspy.errors import InputError
-from rb_dspy.schema import RoleUsage, Step, Trajectory, Verdict
+from rb_dspy.schema import ExperienceDraft, RoleUsage, Step, Trajectory, Verdict
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank, start
 
 SUCCESS = Verdict(label="success", reasons="seen")
@@ -23,6 +24,11 @@ HOSTILE = (
 def learn(bank: MemoryBank, *rollouts: Trajectory, task_id: str = "t1", run_id: str = "r", lesson: str = "One") -> str:
     verdicts = [SUCCESS] * len(rollouts)
     return bank.append(a_task(task_id), rollouts, verdicts, [a_draft(lesson)], run_id=run_id).id
+
+
+def draft(number: int) -> ExperienceDraft:
+    task, rollout = a_task(f"d{number}"), a_rollout(f"d{number}")
+    return ExperienceDraft(task=task, trajectories=(rollout,), verdicts=(SUCCESS,), drafts=(a_draft(f"D{number}"),))
 
 
 def pending_tasks(bank: MemoryBank, **asked: str) -> list[str]:
@@ -166,6 +172,27 @@ def test_failures_are_counted_without_their_keys(bank: MemoryBank, monkeypatch: 
     bank.record_failure(a_task("t3"), "nothing waits", run_id="r2")
     found = [(pending.task.id, pending.tries, pending.error) for pending in bank.pending()]
     assert found == [("t1", 2, "401 [redacted] [redacted] [redacted]"), ("t2", 0, ""), ("t2", 1, "broke")]
+
+
+def test_a_failure_counts_for_its_own_rollout_and_says_how_many_there_were(bank: MemoryBank) -> None:
+    one, two = a_rollout(action="one"), a_rollout(action="two")  # of one task, with one rollout id
+    for rollout in (one, two):
+        bank.record(a_task(), rollout)
+    assert [bank.record_failure(a_task(), "broke", trajectories=[one]) for _ in range(2)] == [1, 2]
+    assert bank.record_failure(a_task(), "broke", trajectories=[a_rollout(action="three")]) == 0
+    assert [(pending.trajectories, pending.tries) for pending in bank.pending()] == [((one,), 2), ((two,), 0)]
+
+
+def test_keys_are_compared_without_reading_what_waits(url: str | Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_bank(url) as bank:
+        for number in range(3):
+            bank.record(a_task("p"), a_rollout("p", str(number)), run_id="q")
+        read = []
+        monkeypatch.setattr("rb_dspy.bank.store.sql.PendingRow", lambda *row: read.append(row[1]) or PendingRow(*row))
+        bank.append_many([draft(1), draft(2)])
+        bank.delete(bank.items()[0].id, dry_run=True)
+        assert bank.stats().pending == 3
+        assert set(read) == {None}
 
 
 # Taken away

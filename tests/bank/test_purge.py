@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
+from rb_dspy import jsonl
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.schema import Removal, Verdict
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
@@ -122,6 +124,111 @@ def test_a_dropped_draft_leaves_no_text_in_a_note(tmp_path: Path) -> None:
         assert item.id in note
         bank.purge(item.id)
     assert SECRET.encode() not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("by", ["item", "experience", "text"])
+def test_a_note_that_quotes_what_is_purged_is_emptied(url: str | Path, on_disk: Callable[[], bytes], by: str) -> None:
+    success = Verdict(label="success")
+    with open_bank(url) as bank:
+        quoted = f"dropped: {SECRET!r} overlaps with another"
+        leak = bank.append(a_task("t1"), a_rollout("t1"), success, [a_draft(SECRET)], note=quoted, run_id="r")
+        other = bank.append(a_task("t2"), a_rollout("t2"), success, [a_draft("Other")], note=quoted, run_id="r")
+        plain = bank.append(a_task("t3"), a_rollout("t3"), success, [a_draft("Third")], note="no more", run_id="r")
+        if by == "text":
+            bank.purge(text=SECRET)
+        else:
+            bank.purge(leak.items[0].id if by == "item" else leak.id)
+        notes = {each.id: each.note for each in bank.experiences()}
+        assert notes == {other.id: "", plain.id: "no more"} | ({} if by == "experience" else {leak.id: ""})
+        assert SECRET.encode() not in on_disk()
+
+
+def test_a_purged_text_is_nowhere_and_what_does_not_contain_it_stays(
+    url: str | Path, on_disk: Callable[[], bytes]
+) -> None:
+    success = Verdict(label="success")
+    with open_bank(url) as bank:
+        clean = add(bank, "t1", lessons=2)
+        told = bank.append(
+            a_task("t2"), a_rollout("t2"), success, [a_draft("Log in", f"It is {SECRET}."), a_draft("Wait")], run_id="r"
+        )
+        edited = bank.edit(told.items[0].id, content="Ask for it.", note=f"was {SECRET}")
+        where = {
+            "step": {"trajectory": a_rollout("t3", observation=f"key {SECRET}")},
+            "task": {"task": a_task("t3", env_args={"deep": [{"key": SECRET}]})},
+            "reason": {"verdict": Verdict(label="success", reasons=SECRET)},
+            "answer": {"trajectory": a_rollout("t3").model_copy(update={"answer": f"a {SECRET} b"})},
+        }
+        for run, parts in where.items():
+            whole = {"task": a_task("t3"), "trajectory": a_rollout("t3"), "verdict": success} | parts
+            bank.append(drafts=[a_draft(f"From {run}")], run_id=run, **whole)
+        bank.delete(told.items[1].id, note=SECRET)
+        bank.record(a_task("t4"), a_rollout("t4", observation=SECRET), run_id="r")
+        bank.record(a_task("t5"), a_rollout("t5"), run_id="r")
+        bank.record_failure(a_task("t5"), f"not JSON: {SECRET}", run_id="r")
+        bank.record(a_task("t6"), a_rollout("t6"), run_id="r")
+        removal = bank.purge(text=SECRET)
+        assert (len(removal.experiences), len(removal.pending)) == (4, 2)
+        assert [each.id for each in bank.experiences()] == [clean.id, told.id]
+        assert [item.id for item in bank.items()] == [*(item.id for item in clean.items), edited.id]
+        assert [pending.task.id for pending in bank.pending()] == ["t6"]
+        assert SECRET.encode() not in on_disk()
+        assert SECRET not in str([bank.history(item.id) for item in (edited, told.items[1])])
+        assert bank.doctor() == []
+        assert bank.purge(text=SECRET) == Removal()
+        for wrong in ({}, {"source": clean.id, "text": SECRET}, {"text": " a "}, {"text": None}):
+            with pytest.raises(InputError):
+                bank.purge(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("run_id", ["", "r"])
+def test_a_purge_takes_the_versions_of_a_corrected_experience(tmp_path: Path, run_id: str, version: int) -> None:
+    with open_bank(tmp_path / "bank.sqlite") as bank:
+        rollout, ids = a_rollout("t1", observation=SECRET), []
+        for label in (None, "failure", "success"):
+            told = rollout.model_copy(update={"known_label": label})
+            ids.append(bank.append(a_task("t1"), told, Verdict(label="failure"), [a_draft()], run_id=run_id).id)
+        other = add(bank, "t2")
+        assert set(bank.purge(ids[version]).experiences) == set(ids)
+        assert bank.experiences() == [other]
+    assert SECRET.encode() not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("by", ["text", "run:r", "item"])
+def test_a_purge_reaches_the_records_of_runs(tmp_path: Path, by: str) -> None:
+    url, runs = tmp_path / "bank.sqlite", tmp_path / "bank.sqlite.runs"
+    runs.mkdir()
+    with open_bank(url) as bank:
+        item = bank.append(
+            *(a_task("t1"), a_rollout("t1", observation=SECRET), Verdict(label="success"), [a_draft(SECRET)]),
+            run_id="r",
+        ).items[0]
+        add(bank, "t2", run_id="other")
+        row = {"run_id": "r", "task": "t1", "instruction": f"sort {SECRET}", "answer": SECRET, "recalled": []}
+        rows = [
+            row | {"learned": [SECRET, "Other"], "solved": True, "tokens": 12, "verdict": "success", "error": ""},
+            {"run_id": "other", "task": "t2", "answer": "yes", "recalled": [SECRET, "Read"], "learned": []},
+        ]
+        head = {"format": "rb_dspy-run", "run_id": "r", "tasks": ["t1", "t2"]}
+        for name, first in (("r", head), ("foreign", {"format": "mine"})):
+            for line in (first, *rows):
+                jsonl.append(runs / f"{name}.jsonl", line)
+        with (runs / "r.jsonl").open("a") as file:
+            file.write(f'{{"answer": "{SECRET}')  # a process was killed here
+        foreign = (runs / "foreign.jsonl").read_bytes()
+        with FileLock(runs / "r.lock"), pytest.raises(StorageError, match="active"):
+            bank.purge(text=SECRET)
+        assert len(bank) == 2
+        bank.purge(text=SECRET) if by == "text" else bank.purge(item.id if by == "item" else by)
+    kept, one, two = jsonl.read_appended(runs / "r.jsonl")
+    assert (kept, one["solved"], one["tokens"], one["verdict"]) == (head, True, 12, "success")
+    assert (two["answer"], two["recalled"]) == ("yes", ["[purged]", "Read"])
+    assert SECRET not in str(one["learned"])
+    if by != "item":
+        assert SECRET.encode() not in (runs / "r.jsonl").read_bytes()
+    assert (runs / "foreign.jsonl").read_bytes() == foreign
+    assert sorted(file.name for file in runs.iterdir()) == ["foreign.jsonl", "r.jsonl"]
 
 
 def test_a_fork_outlives_a_purge_of_what_it_edited(url: str | Path) -> None:

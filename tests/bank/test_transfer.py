@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rb_dspy import jsonl
 from rb_dspy.bank import MemoryBank
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Experience, Verdict
@@ -60,6 +63,27 @@ def test_what_goes_out_comes_in(full: MemoryBank, tmp_path: Path, place: str | P
         other.export_jsonl(again)
         assert again.read_text().splitlines()[1:] == path.read_text().splitlines()[1:]
         assert other.doctor() == []
+
+
+def test_an_export_beside_a_purge_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = tmp_path / "bank.sqlite"
+    with open_bank(url) as bank, open_bank(url) as other, ThreadPoolExecutor(1) as pool:
+        last = [add(bank, f"t{number}") for number in range(4)][-1]
+        purges = []
+
+        def encode(value: Any) -> bytes:
+            if not purges:  # the first line
+                purges.append(pool.submit(other.purge, last.id))
+                while len(other.experiences()) == 4:
+                    time.sleep(0.01)
+            return jsonl.encode(value)
+
+        monkeypatch.setattr("rb_dspy.bank.transfer.encode", encode)
+        written = bank.export_jsonl(tmp_path / "x.jsonl")
+        assert purges[0].result().experiences == (last.id,)
+        assert len(bank.experiences()) == 3
+    with open_bank() as copy:
+        assert len(copy.import_jsonl(tmp_path / "x.jsonl")) == written
 
 
 def test_a_second_import_changes_nothing_and_what_was_removed_stays_away(full: MemoryBank, tmp_path: Path) -> None:

@@ -144,6 +144,16 @@ def test_purge_deletes_for_good(cli: Any, filled: list[Experience]) -> None:
     assert b"Never open first" not in Path("rb-bank.sqlite").read_bytes()
 
 
+def test_a_text_can_be_purged_without_standing_in_a_command(
+    cli: Any, filled: list[Experience], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("put it in.\n"))
+    assert len(as_json(cli, "purge", "--text", "-", "--yes")[0]["items"]) == 2
+    assert "nothing more" in ok(cli, "purge", "--text", "put it in.", "--yes")
+    assert b"put it in." not in Path("rb-bank.sqlite").read_bytes()
+    assert cli("bank", "purge", "--yes")[0] == cli("bank", "purge", "--text", "x", "--yes")[0] == 2
+
+
 def test_export_and_import_move_a_scope(cli: Any, filled: list[Experience], monkeypatch: pytest.MonkeyPatch) -> None:
     assert as_json(cli, "export", "a.jsonl")[0]["experiences"] == 3
     text = ok(cli, "export", "-")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rb_dspy import signatures
@@ -95,12 +96,11 @@ def test_a_step_that_does_not_return_text_and_a_bool_is_refused(result: Any) -> 
         act(worlds.answers, worlds.corridor(), lambda task, rollout: Odd(3))
 
 
-def test_numpy_bools_end_an_episode() -> None:
-    import numpy as np
-
+@pytest.mark.parametrize("done", [np.True_, 1, np.int64(1)])
+def test_what_plainly_means_true_ends_an_episode(done: Any) -> None:
     class Odd(Corridor):
         def step(self, action: str) -> Any:
-            return "over", np.True_
+            return "over", done
 
     assert act(worlds.answers, worlds.corridor(), lambda task, rollout: Odd(3)).stop_reason == "done"
 
