@@ -2,7 +2,8 @@
 
 Everything in this package is synchronous: environments, SQLite, FAISS and local models block. Several calls run in
 threads; an ``await`` runs the synchronous call in a thread of its own. Each thread gets a copy of the caller's context,
-so dspy's settings, callbacks, usage and MLflow's spans carry over.
+so dspy's settings, callbacks, usage and MLflow's spans carry over. ``dspy.streamify`` gets the tokens of one call at a
+time, not those of calls side by side.
 
 Cancellation is cooperative: an interrupted or canceled caller sets a flag, and ``check_cancelled`` raises in the
 threads that work for it before their next model call or environment step.
@@ -17,8 +18,10 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+import anyio.to_thread
 import dspy
 
 P = ParamSpec("P")
@@ -74,7 +77,7 @@ def run_parallel(jobs: Sequence[Callable[[], T]], limit: int | None = None) -> l
     traces: list[list[Any] | None] = [None if outer is None else [] for _ in jobs]
 
     def run(job: Callable[[], T], trace: list[Any] | None) -> T | Exception:
-        with dspy.context(trace=trace):
+        with dspy.context(trace=trace, send_stream=None):  # dspy's stream takes tokens from threads of AnyIO only
             return _result(job)
 
     pool = ThreadPoolExecutor(max_workers=limit or len(jobs), thread_name_prefix="rb-dspy")
@@ -103,18 +106,15 @@ def _result(job: Callable[[], T]) -> T | Exception:
 async def run_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Await a blocking function, which runs in a thread of its own with the caller's context.
 
-    asyncio's own pool has few threads; here k rollouts of many tasks may wait for a server at once. If the await is
-    canceled, the function stops at its next model call or environment step.
+    The pools of asyncio and AnyIO have few threads; here k rollouts of many tasks may wait for a server at once. If the
+    await is canceled, the function stops at its next model call or environment step.
     """
-    loop = asyncio.get_running_loop()
-    token = _loop.set(loop)
-    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rb-dspy-async")
+    token = _loop.set(asyncio.get_running_loop())
+    call, own = partial(function, *args, **kwargs), anyio.CapacityLimiter(1)
     try:
         with _cancellable():
-            context = contextvars.copy_context()
-            return await loop.run_in_executor(pool, lambda: context.run(function, *args, **kwargs))
+            return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=own)
     finally:
-        pool.shutdown(wait=False)
         _loop.reset(token)
 
 
@@ -135,4 +135,5 @@ def resolve(value: T | Awaitable[T]) -> T:
 
     if loop is not None:
         return asyncio.run_coroutine_threadsafe(wait(), loop).result()
-    return asyncio.run(wait())
+    with dspy.context(send_stream=None):  # a stream belongs to the loop that made it
+        return asyncio.run(wait())
