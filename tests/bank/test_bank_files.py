@@ -10,7 +10,7 @@ import pytest
 from rb_dspy.bank import MemoryBank
 from rb_dspy.errors import BankError, CorruptBank, InputError, SchemaTooNew, StorageError
 from rb_dspy.testing.embedder import HashEmbedder
-from tests.bank.helpers import add, open_bank
+from tests.bank.helpers import add, finish, open_bank, start
 
 
 def refused(path: Path, kind: type[BankError], words: str, **kwargs: bool) -> None:
@@ -172,3 +172,52 @@ def test_a_bank_that_is_in_use_is_restored_from_with_its_last_appends(full: Path
         assert len(bank.experiences()) == 21
         assert bank.doctor() == []
     assert not list(tmp_path.glob("*.restoring*"))
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+import tests.bank.helpers as h
+from rb_dspy.bank import MemoryBank
+from rb_dspy.errors import StorageError
+from rb_dspy.testing.embedder import HashEmbedder
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+path = Path(sys.argv[1])
+bank = h.open_bank(path)
+class Other(HashEmbedder):
+    id = "other"
+def fill():
+    for n in range(200):
+        h.add(bank, f"more{n}", f"words {n} " * 99)
+for n in range(30):
+    h.add(bank, f"t{n}", "words " * 99)
+writers = {
+    "append": fill,
+    "record": lambda: [bank.record(h.a_task(f"p{n}", "words " * 999), h.a_rollout(f"p{n}")) for n in range(99)],
+    "export": lambda: bank.export_jsonl(path.with_name("export.jsonl")),
+    "backup": lambda: MemoryBank.backup(path, to=path.with_name("copy.sqlite")),
+    "purge": lambda: bank.purge(bank.items()[0].id),
+    "reindex": lambda: bank.reindex(Other()),
+}
+for name, write in writers.items():
+    least = 0 if name in ("export", "backup") else path.with_name(path.name + "-wal").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (least + 8192, resource.RLIM_INFINITY))
+    try:
+        write()
+    except StorageError as exc:
+        assert "\\n" not in str(exc), exc
+        print(name, "StorageError")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    assert bank.doctor() == [], name
+    assert len(bank.items()) == len(bank.retrieve("words", k=999, unit="item")) >= 29, name
+    h.add(bank, f"after {name}")
+print(*sorted(each.name for each in path.parent.iterdir()))
+"""
+
+
+def test_a_full_disk_is_one_error_and_the_bank_stays_whole(tmp_path: Path) -> None:
+    names = ("append", "record", "export", "backup", "purge", "reindex")
+    files = "bank.sqlite bank.sqlite-shm bank.sqlite-wal bank.sqlite.lock"
+    expected = [*(f"{name} StorageError" for name in names), files]
+    assert finish(start(FULL_DISK, str(tmp_path / "bank.sqlite"))).splitlines() == expected

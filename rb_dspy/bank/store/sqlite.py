@@ -94,12 +94,12 @@ class SqliteDatabase:
             stack.enter_context(self._thread)
             if self._file is not None:
                 stack.enter_context(_locked(self._file, self.location))
-            with self._translated():
-                connection = stack.enter_context(self._engine.connect().execution_options(rb_dspy_writes=True))
-                stack.enter_context(connection.begin())
-                stack.callback(setattr, self._current, "connection", None)
-                self._current.connection = connection  # so that this thread reads its own writes
-                yield connection
+            stack.enter_context(self._translated())  # before the transaction, because the disk may be full at its commit
+            connection = stack.enter_context(self._engine.connect().execution_options(rb_dspy_writes=True))
+            stack.enter_context(connection.begin())
+            stack.callback(setattr, self._current, "connection", None)
+            self._current.connection = connection  # so that this thread reads its own writes
+            yield connection
 
     def close(self) -> None:
         with self._thread if self.path is None else contextlib.nullcontext():  # wait for reads of the only connection
@@ -120,7 +120,8 @@ class SqliteDatabase:
                 assert isinstance(source, sqlite3.Connection)
                 source.backup(copy)
         except BaseException:
-            to.unlink()
+            for end in ("", "-wal", "-shm"):
+                Path(f"{to}{end}").unlink(missing_ok=True)
             raise
 
     def index_file(self, name: str) -> Path | None:
@@ -385,7 +386,7 @@ def _connect(path: Path | None, *, writable: bool) -> sqlite3.Connection:
 
 def _error(location: str, exc: BaseException) -> Exception:
     """Convert an error of SQLite to an error of rb_dspy."""
-    text = str(exc)
-    if type(exc) is not sqlite3.DatabaseError:
-        return StorageError(f"{location}: {text}")
-    return CorruptBank(f"{location}: {text}; restore a backup (rb-dspy bank restore)")
+    if type(exc) is sqlite3.DatabaseError:
+        return CorruptBank(f"{location}: {exc}; restore a backup (rb-dspy bank restore)")
+    full = getattr(exc, "sqlite_errorname", "").startswith(("SQLITE_FULL", "SQLITE_IOERR"))
+    return StorageError(f"{location}: {exc}{'; free space on the disk and repeat' if full else ''}")
