@@ -28,6 +28,12 @@ _INVISIBLE = re.compile(
 _CJK = re.compile(
     r"[\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]"
 )
+UNSPACED = (
+    r"\u0e00-\u0edf\u1000-\u109f\u1100-\u11ff\u1780-\u17d3\u3005-\u3007\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"
+    r"\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+"""Letters of scripts whose words are not separated by spaces, or carry endings (Korean): a class of ``re`` and of
+PostgreSQL's regular expressions."""
 _THOUGHT_NAME = r"(?i:(?:[a-z]{1,20}[:_])?(?:think|thinking|thoughts?|reasoning))"
 _THOUGHT_MARK = re.compile(
     r"(?P<first>^[^\S\n]*+)?(?:(?P<fence>```|~~~)"

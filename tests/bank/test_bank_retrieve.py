@@ -207,6 +207,28 @@ def test_words_find_what_shares_them(bank: MemoryBank, unit: Any, mode: Any) -> 
     assert {match.task_id for match in bank.retrieve("lamp", k=9, unit=unit, mode="lexical")} == {"b", "d"}
 
 
+LANGUAGES = {
+    "退款限额 超过100欧元的退款需要经理批准。": ("经理批准", "客户要求退款", "退"),
+    "返金の上限 100ユーロを超える返金にはマネージャーの承認が必要です。": ("マネージャー", "返金を承認する", "金"),
+    "환불 한도 100유로를 넘는 환불은 관리자의 승인이 필요합니다.": ("관리자가 승인", "환불하려면"),
+    "วงเงินคืน การคืนเงินเกิน 100 ยูโรต้องให้ผู้จัดการอนุมัติ": ("ผู้จัดการ", "ขอคืนเงิน"),
+    "Лимит возврата: возвраты свыше 100 евро одобряет менеджер.": ("менеджер",),
+    "Refund limit: refunds above 100 EUR need a manager's café.": ("refund", "the MANAGER"),
+}
+"""Lessons, and queries that find each of them first."""
+
+
+@pytest.mark.parametrize("mode", ["lexical", "hybrid"])
+def test_words_are_found_in_texts_without_spaces(bank: MemoryBank, mode: Any) -> None:
+    for text in LANGUAGES:
+        bank.add(text.split()[0], text)
+        bank.add(f"{text[0]}-{text[-1]}", "".join(reversed(text)))  # the same characters in another order
+    for text, queries in LANGUAGES.items():
+        for query in queries if mode == "lexical" else queries[:1]:
+            found = bank.retrieve(query, k=3, unit="item", mode=mode)
+            assert text in [match.items[0].content for match in found[: 2 if len(query) == 1 else 1]], query
+
+
 def test_words_of_another_scope_weigh_nothing(url: str | Path) -> None:
     """BM25 counts how rare a word is: counted over all scopes, a score would tell what the others hold."""
 

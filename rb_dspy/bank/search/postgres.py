@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, text
 
-from rb_dspy.bank.search.words import query_words
+from rb_dspy.bank.search.words import is_unspaced, query_words
 from rb_dspy.bank.store.base import Filter, Hit, Unit
 from rb_dspy.bank.store.postgres import MAX_INDEXED, PostgresDatabase
 from rb_dspy.bank.store.sql import SqlScope
@@ -70,11 +70,12 @@ class PostgresSearcher:
 
     def matching(self, unit: Unit, query: str, count: int, only: Filter) -> list[Hit]:
         """The rows that share words with ``query``, by ``ts_rank_cd``."""
-        words = [word for each in query_words(query) for word in each.split("_") if 0 < len(word.encode()) <= _LONGEST]
+        words = [part for each in query_words(query) for part in each.split("_") if 0 < len(part.encode()) <= _LONGEST]
         if not words:
             return []
+        sought = " | ".join(_phrase(word) if is_unspaced(word) else f"'{word}'" for word in words)
         where, values = _filters(only)
-        values |= self._values(unit) | {"sought": " | ".join(f"'{word}'" for word in words), "count": min(count, _MOST)}
+        values |= self._values(unit) | {"sought": sought, "count": min(count, _MOST)}
         statement = (
             f"SELECT seq, greatest(ts_rank_cd(words, {_SOUGHT}), 1e-9) AS score FROM {_joined(unit)}"
             f" WHERE {where} AND words @@ {_SOUGHT} ORDER BY score DESC, seq DESC LIMIT :count"
@@ -136,6 +137,11 @@ def _hits(connection: Connection, statement: str, values: dict[str, Any]) -> lis
     others = {name: value for name, value in values.items() if name not in indexed}
     rows = connection.execute(text(statement).bindparams(*literals), others)
     return [Hit(int(seq), float(score)) for seq, score in rows]
+
+
+def _phrase(pair: str) -> str:
+    """Two neighboring characters, each a word of its own."""
+    return "(" + " <-> ".join(f"'{each}'" for each in pair) + ")"
 
 
 def _written(vector: Vectors) -> str:

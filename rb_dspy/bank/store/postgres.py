@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import threading
@@ -17,7 +18,9 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from rb_dspy.bank.store import embedders, tables
 from rb_dspy.bank.store.base import UNITS, Unit
 from rb_dspy.errors import InputError, MissingDependency, SchemaTooNew, StorageError
-from rb_dspy.text import summary_line
+from rb_dspy.text import UNSPACED, summary_line
+
+_log = logging.getLogger("rb_dspy.bank")
 
 SCHEMA_NAME = "rb_dspy"
 """The PostgreSQL schema that holds the tables, so that their names do not collide with other tables."""
@@ -75,10 +78,13 @@ class PostgresDatabase:
         try:
             with self.reading() as connection:
                 exists = self._check_schema(connection)
+                indexed = exists and connection.execute(_HAS_WORDS).scalar_one()
             if not exists and not create:
                 raise StorageError(f"{self.location}: has no bank; check the address, or open it with create=True")
             if not exists:
                 self._make_tables()
+            elif not indexed:
+                self._renew_words()
         except BaseException:
             self._engine.dispose()
             raise
@@ -164,11 +170,17 @@ class PostgresDatabase:
                 connection.exec_driver_sql(f"CREATE SCHEMA {SCHEMA_NAME}")
             self._require_pgvector(connection)
             tables.metadata.create_all(connection, checkfirst=False)
-            for unit in UNITS:
-                words = f"words tsvector GENERATED ALWAYS AS ({_words_of(unit)}) STORED"
-                connection.exec_driver_sql(f"ALTER TABLE {unit}s ADD COLUMN {words}")
-                connection.exec_driver_sql(f"CREATE INDEX {unit}s_words ON {unit}s USING gin (words)")
+            _index_words(connection)
             embedders.set_meta(connection, schema=tables.SCHEMA, epoch=0)
+
+    def _renew_words(self) -> None:
+        """Index the words again in a bank of an older version, whose index has no pairs of Chinese characters."""
+        try:
+            with self.writing() as connection:
+                if not connection.execute(_HAS_WORDS).scalar_one():  # another process may have been first
+                    _index_words(connection)
+        except StorageError as exc:
+            _log.warning("search by words finds no Chinese until the owner of the tables opens the bank: %s", exc)
 
     def _require_pgvector(self, connection: Connection) -> None:
         needed = ".".join(map(str, _OLDEST_PGVECTOR))
@@ -248,6 +260,7 @@ _LOCK_BANK = text(f"SELECT pg_advisory_xact_lock({_LOCKS}, 0)")
 _LOCK_SCOPE = text(f"SELECT pg_advisory_xact_lock_shared({_LOCKS}, 0), pg_advisory_xact_lock({_LOCKS}, :scope)")
 _EXISTS = text(f"SELECT to_regclass('{SCHEMA_NAME}.meta') IS NOT NULL")
 _SCHEMA_EXISTS = text(f"SELECT to_regnamespace('{SCHEMA_NAME}') IS NOT NULL")
+_HAS_WORDS = text(f"SELECT to_regclass('{SCHEMA_NAME}.items_terms') IS NOT NULL")
 _VERSION = text("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
 _INDEXES = text(
     "SELECT indexname FROM pg_indexes"
@@ -273,10 +286,22 @@ SELECT set_config('search_path', concat_ws(', ', '{SCHEMA_NAME}', 'public', (
 machine is gone, because its transaction holds locks."""
 
 
+def _index_words(connection: Connection) -> None:
+    """Make the column with the words of each row, and its index; the name of the index is that of its version."""
+    for unit in UNITS:
+        words = f"words tsvector GENERATED ALWAYS AS ({_words_of(unit)}) STORED"
+        connection.exec_driver_sql(f"ALTER TABLE {unit}s DROP COLUMN IF EXISTS words, ADD COLUMN {words}")
+        connection.exec_driver_sql(f"CREATE INDEX {unit}s_terms ON {unit}s USING gin (words)")
+
+
 def _words_of(unit: Unit) -> str:
-    """The SQL expression for the words of a row; other characters than letters and digits separate them."""
+    """The SQL expression for the words of a row; other characters than letters and digits separate them.
+
+    A character of a script without spaces is a word: a pair of neighbors is found as a phrase.
+    """
     columns = "instruction" if unit == "experience" else "title || ' ' || description || ' ' || content"
-    return rf"to_tsvector('english', regexp_replace(left({columns}, {_MOST_CHARACTERS}), '(\W|_)+', ' ', 'g'))"
+    single = rf"regexp_replace(left({columns}, {_MOST_CHARACTERS}), '([{UNSPACED}])', ' \1 ', 'g')"
+    return rf"to_tsvector('english', regexp_replace({single}, '(\W|_)+', ' ', 'g'))"
 
 
 def _parsed(url: str) -> URL:
