@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from rb_dspy.errors import MissingDependency
+from rb_dspy.errors import InfrastructureError, MissingDependency
 from rb_dspy.protocols import Vectors
 from rb_dspy.text import summary_line
 
@@ -87,6 +87,7 @@ class SentenceTransformerEmbedder:
         self._folder: Path | None = None
         self._id = ""
         self._engine: Any = None
+        self._torn = False
         _embedders.add(self)
 
     def __repr__(self) -> str:
@@ -119,6 +120,11 @@ class SentenceTransformerEmbedder:
         """Embed texts as unit rows, shape ``(len(texts), dimension)``, in the order of ``texts``."""
         if not texts:
             return np.empty((0, self.dimension), dtype=np.float32)
+        if self._torn:  # torch's own locks are held by a thread that is not in this process
+            raise InfrastructureError(
+                f"{self}: a thread was embedding when this process was forked; fork when none does, or start processes"
+                ' with multiprocessing\'s "spawn"'
+            )
         with self._lock:
             engine = self._load()
             limit = int(engine.max_seq_length or 8192) * _CHARACTERS_A_TOKEN
@@ -188,8 +194,7 @@ _embedders: weakref.WeakSet[SentenceTransformerEmbedder] = weakref.WeakSet()
 def _after_fork() -> None:
     """Use one thread in the child: torch would wait for its other threads, which exist in the parent only."""
     for each in _embedders:
-        if not each._lock.acquire(blocking=False):  # a thread of the parent was embedding
-            each._engine = None
+        each._torn = not each._lock.acquire(blocking=False)
         each._lock = threading.RLock()
     if "torch" in sys.modules and any(each._engine is not None for each in _embedders):
         sys.modules["torch"].set_num_threads(1)

