@@ -153,8 +153,8 @@ class SentenceTransformerEmbedder:
             if script not in ("", self._script, *self._warned):
                 self._warned.add(script)
                 _log.warning(
-                    "%s does not know the language of a text in %s script, so unrelated lessons may be shown: open a bank"
-                    " with an embedder for that language (embedder='OWNER/MODEL'), or set RetrieveConfig.min_score",
+                    "%s does not know the language of a text in %s script, so unrelated lessons may be shown: open a"
+                    " bank with an embedder for that language (embedder='OWNER/MODEL'), or set RetrieveConfig.min_score",
                     self,
                     script,
                 )

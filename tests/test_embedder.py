@@ -153,28 +153,25 @@ def test_the_floor_parts_related_from_unrelated_texts(embedder: SentenceTransfor
     assert scores(embedder, UNRELATED).max() < 0.32
 
 
-@pytest.mark.parametrize(
-    ("texts", "words"),
-    [
-        (["Follow the guide. " * 100, "Run the tests. " * 100], ["text of 402 tokens is compared by its first 256"]),
-        (["Follow the guide. " * 10, "日本", "déjà vu 5 €", ""], ["CJK"]),
-        (["怎样做番茄炒蛋？", "超过100欧元的退款需要经理批准。"], ["not know the language of a text in CJK script"]),
-        (["Как приготовить борщ?", "ทำอาหาร", "Письма о двойном списании"], ["CYRILLIC", "THAI"]),
-    ],
-)
-def test_what_is_not_read_and_what_is_not_known_is_said_once(
-    texts: list[str], words: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    fresh = minilm()
-    for _ in range(2):
-        fresh.embed(texts)
-    assert len(caplog.messages) == len(words)
-    for message, word in zip(caplog.messages, words, strict=True):
-        assert word in message
-        assert "set " in message
-        assert "\n" not in message
+def test_what_is_not_read_and_what_is_not_known_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    embedder, said = minilm(), ""
+    for text, news in {
+        "Follow the guide. 日本 déjà vu 5 €": "",
+        "Follow the guide. " * 100: "a text of 402 tokens is compared by its first 256",
+        "Run the tests. " * 100: "",
+        "怎样做番茄炒蛋？": "not know the language of a text in CJK script",
+        "超过100欧元的退款需要经理批准。": "",
+        "Как приготовить борщ?": "CYRILLIC",
+        "ทำอาหาร": "THAI",
+    }.items():
+        for _ in range(2):
+            embedder.embed([text])
+        assert news in "\n".join(caplog.messages).removeprefix(said)
+        assert bool(news) == ("\n".join(caplog.messages) != said)
+        said = "\n".join(caplog.messages)
+    assert len(caplog.messages) == 4
     SentenceTransformerEmbedder(str(MODEL)).embed(["日本語"])  # a model that may know it
-    assert len(caplog.messages) == len(words)
+    assert len(caplog.messages) == 4
 
 
 FORKED = """

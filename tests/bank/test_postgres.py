@@ -359,9 +359,7 @@ def test_words_of_an_older_bank_are_indexed_again(
     postgres_server.execute("DROP OWNED BY words_reader; DROP ROLE words_reader", bare_url)
 
 
-def test_a_commit_that_fails_is_one_error_and_stores_nothing(
-    bare_url: str, postgres_server: PostgresServer
-) -> None:
+def test_a_commit_that_fails_is_one_error_and_stores_nothing(bare_url: str, postgres_server: PostgresServer) -> None:
     full = "BEGIN RAISE EXCEPTION 'No space left on device' USING ERRCODE = 'disk_full'; END"
     with open_bank(bare_url) as bank:
         add(bank)

@@ -94,7 +94,9 @@ class SqliteDatabase:
             stack.enter_context(self._thread)
             if self._file is not None:
                 stack.enter_context(_locked(self._file, self.location))
-            stack.enter_context(self._translated())  # before the transaction, because the disk may be full at its commit
+            stack.enter_context(
+                self._translated()
+            )  # before the transaction, because the disk may be full at its commit
             connection = stack.enter_context(self._engine.connect().execution_options(rb_dspy_writes=True))
             stack.enter_context(connection.begin())
             stack.callback(setattr, self._current, "connection", None)
