@@ -154,7 +154,7 @@ class SentenceTransformerEmbedder:
                 self._warned.add(script)
                 _log.warning(
                     "%s does not know the language of a text in %s script, so unrelated lessons may be shown: open a"
-                    " bank with an embedder for that language (embedder='OWNER/MODEL'), or set RetrieveConfig.min_score",
+                    " bank with an embedder for that language (embedder='OWNER/MODEL') or set RetrieveConfig.min_score",
                     self,
                     script,
                 )

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from rb_dspy.bank import MemoryBank
-from rb_dspy.bank.search.cells import CellFile, Cells
 from rb_dspy.bank.search.searchers import StoreSearcher
 from rb_dspy.bank.search.vectors import VectorIndex
 from rb_dspy.bank.store.base import Filter, Hit, IndexRow
@@ -250,90 +249,16 @@ def test_a_fork_and_its_base_go_apart() -> None:
     assert not found & {new.id, first.experience_id}
 
 
-def index_files(path: Path) -> list[Path]:
-    return sorted(path.parent.glob(f"{path.name}.index-*"))
-
-
-def open_again(path: Path) -> MemoryBank:
-    """The bank of another process, with its cells."""
-    bank = a_bank(path)
-    assert len(bank.retrieve("sort the numbers", k=3)) == 3
-    wait()
-    return bank
-
-
-def test_a_file_of_cells_is_used_again(tmp_path: Path) -> None:
+def test_another_process_builds_its_own_cells_and_a_purge_empties_them(tmp_path: Path) -> None:
     path = tmp_path / "bank.sqlite"
-    a_bank(path).close()
-    (file,) = index_files(path)
-    assert file.stat().st_mode & 0o777 == 0o600
-    before = file.stat().st_ino, file.read_bytes()
-    with open_again(path) as bank:
-        assert cells(bank) == 130
-        assert (file.stat().st_ino, file.read_bytes()) == before
-        query = "sort the numbers of list 7"
-        assert [match.task_id for match in bank.retrieve(query)] == ["t7"]
-        for number in range(5):
-            add(bank, f"new{number}")
-        assert [match.task_id for match in bank.retrieve("sort the numbers")] == ["new4"]
+    with a_bank(path) as bank, a_bank(path) as other:
+        assert len(other.retrieve("sort the numbers", k=3)) == 3
         wait()
-        assert cells(bank) == 135
-    changed = file.read_bytes()
-    assert changed != before[1]
-    file.write_bytes(changed[:-1])
-    with open_again(path) as bank:
-        assert cells(bank) == 135
-        assert file.read_bytes() != changed[:-1]
-
-
-def test_a_damaged_or_foreign_file_is_ignored(tmp_path: Path) -> None:
-    def a_file(path: Path, state: tuple[object, ...] = (3, "embedder")) -> CellFile:
-        return CellFile(path, state, lambda: state)
-
-    path, cells = tmp_path / "index", Cells(VECTORS[:5], np.arange(100, dtype=np.int64) % 5)
-    a_file(path).write(cells, VECTORS)
-    for rows in (VECTORS, VECTORS[:100]):
-        read = a_file(path).read(rows)
-        assert read is not None
-        assert np.array_equal(read.cell_of, cells.cell_of)
-        assert np.array_equal(read.centroids, cells.centroids)
-    assert a_file(path).read(VECTORS[:99]) is None
-    assert a_file(path).read(VECTORS[1:]) is None
-    assert a_file(path, (4, "embedder")).read(VECTORS) is None
-    assert a_file(path, (3, "another")).read(VECTORS) is None
-    good = path.read_bytes()
-    flipped = bytearray(good)
-    flipped[len(good) // 2] ^= 1
-    for bad in (b"", good[:3], good[:-9], bytes(flipped), b"x" * 999):
-        path.write_bytes(bad)
-        assert a_file(path).read(VECTORS) is None
-    path.unlink()
-    path.mkdir()
-    assert a_file(path).read(VECTORS) is None
-    a_file(path).write(cells, VECTORS)
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_purge_deletes_the_files(tmp_path: Path) -> None:
-    path = tmp_path / "bank.sqlite"
-    with a_bank(path) as bank, open_again(path) as other:
+        assert cells(other) == 130
         gone = bank.retrieve("sort the numbers of list 7")[0].experience_id
-        (tmp_path / "bank.sqlite.index-1-experience.unfinished").touch()
         bank.purge(gone)
-        assert index_files(path) == []
         for each in (bank, other):
             assert gone not in {match.experience_id for match in each.retrieve("sort the numbers", k=130)}
             wait()
             assert cells(each) == 129
-
-
-def test_cells_from_before_a_purge_are_not_written(tmp_path: Path) -> None:
-    file = CellFile(tmp_path / "index", (0, "embedder"), lambda: (1, "embedder"))
-    file.write(Cells(VECTORS[:5], np.zeros(ROWS, np.int64)), VECTORS)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_written_is_no_problem(tmp_path: Path) -> None:
-    file = CellFile(tmp_path / "absent" / "index", (0, ""), lambda: (0, ""))
-    file.write(Cells(VECTORS[:5], np.zeros(ROWS, np.int64)), VECTORS)
-    assert file.read(VECTORS) is None
+    assert {each.name for each in tmp_path.iterdir()} == {"bank.sqlite", "bank.sqlite.lock"}

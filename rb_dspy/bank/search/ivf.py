@@ -12,12 +12,12 @@ import math
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rb_dspy.bank.search.cells import CellFile, Cells
 from rb_dspy.protocols import Vectors
 
 EXACT_ROWS: Final = 200_000
@@ -51,25 +51,31 @@ class Shortlist(NamedTuple):
     rows: int
 
 
+@dataclass(frozen=True)
+class _Cells:
+    """Centers of the cells, and the cell of each of the first rows."""
+
+    centroids: Vectors
+    cell_of: NDArray[np.int64]
+
+
 class Ivf:
     """Finds candidates among the first rows of an index. Readers take no lock; one thread at a time builds.
 
     If a build fails, a warning is logged, and search goes on without it.
     """
 
-    def __init__(self, rows: Callable[[], Vectors], exact_rows: int = EXACT_ROWS, file: CellFile | None = None) -> None:
+    def __init__(self, rows: Callable[[], Vectors], exact_rows: int = EXACT_ROWS) -> None:
         """Set the source of the rows; nothing is built yet.
 
         Args:
             rows: A method that returns all current rows; rows do not change, new ones are added at the end. The
                 reference is weak: a build stops early when the index no longer exists.
             exact_rows: Nothing is built up to this many rows.
-            file: File from which cells are first read, and to which they are written.
         """
         self._rows = weakref.WeakMethod(rows)
         self._exact_rows = exact_rows
-        self._file = file
-        self._cells: Cells | None = None
+        self._cells: _Cells | None = None
         self._index: Any = None
         self._may_build = threading.Lock()
 
@@ -115,15 +121,10 @@ class Ivf:
 
     def _build_cells(self, total: int) -> None:
         number, cells = math.isqrt(total), self._cells
-        if cells is None and self._file is not None:
-            cells = self._file.read(self._current()[:total])
-        stored = 0 if cells is None or self._cells is not None else len(cells.cell_of)
         if cells is None or 2 * number > 3 * len(cells.centroids):
-            cells = Cells(self._centroids(total, number), np.empty(0, np.int64))
+            cells = _Cells(self._centroids(total, number), np.empty(0, np.int64))
         cells = self._assigned(cells, total)
         self._index, self._cells = self._filled(cells), cells
-        if self._file is not None and total - stored > stored // _TAIL:
-            self._file.write(cells, self._current())
 
     def _centroids(self, total: int, number: int) -> Vectors:
         """k-means on a sample, one round at a time."""
@@ -140,7 +141,7 @@ class Ivf:
         assert centroids is not None
         return centroids
 
-    def _assigned(self, cells: Cells, total: int) -> Cells:
+    def _assigned(self, cells: _Cells, total: int) -> _Cells:
         """Assign each of the first ``total`` rows to a cell; the cells stay the same."""
         import faiss
 
@@ -149,9 +150,9 @@ class Ivf:
         new = [cells.cell_of]
         for start in range(len(cells.cell_of), total, _STEP):
             new.append(centers.assign(self._current()[start : min(start + _STEP, total)], 1)[:, 0])
-        return Cells(cells.centroids, np.concatenate(new))
+        return _Cells(cells.centroids, np.concatenate(new))
 
-    def _filled(self, cells: Cells) -> Any:
+    def _filled(self, cells: _Cells) -> Any:
         """A FAISS index of the rows in the cells."""
         import faiss
 

@@ -6,7 +6,6 @@ import threading
 from dataclasses import replace
 from typing import Protocol
 
-from rb_dspy.bank.search.cells import CellFile
 from rb_dspy.bank.search.ivf import EXACT_ROWS
 from rb_dspy.bank.search.vectors import VectorIndex
 from rb_dspy.bank.search.words import WordIndex
@@ -92,7 +91,7 @@ class StoreSearcher:
             return cached
         with self._lock:
             # popped, so that an index is dropped if this is interrupted
-            index, mark = self._vectors.pop(unit) if unit in self._vectors else (self._new_index(unit), 0)
+            index, mark = self._vectors.pop(unit) if unit in self._vectors else (VectorIndex(self._exact_rows), 0)
             if mark < seq:
                 page: list[IndexRow] = []
                 for row in self._scope.index_rows(unit, after=mark, upto=seq):
@@ -104,12 +103,6 @@ class StoreSearcher:
                 index.end(self._scope.index_ended(unit, after=mark, upto=seq))
             cached = self._vectors[unit] = index, max(mark, seq)
         return cached
-
-    def _new_index(self, unit: Unit) -> VectorIndex:
-        path = self._scope.index_file(unit)
-        state = (self._epoch, self._embedder)
-        file = None if path is None else CellFile(path, state, lambda: self._scope.watermark()[1:])
-        return VectorIndex(self._exact_rows, file)
 
 
 class OverlaySearcher:

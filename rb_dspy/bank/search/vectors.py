@@ -10,7 +10,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rb_dspy.bank.search.cells import CellFile
 from rb_dspy.bank.search.ivf import EXACT_ROWS, Ivf
 from rb_dspy.bank.store.base import Filter, Hit, IndexRow
 from rb_dspy.bank.store.embedders import unpacked
@@ -48,8 +47,8 @@ class VectorIndex:
     ``count`` rows are returned whenever ``count`` pass the filter.
     """
 
-    def __init__(self, exact_rows: int = EXACT_ROWS, file: CellFile | None = None) -> None:
-        self._ivf = Ivf(self._vectors, exact_rows, file)
+    def __init__(self, exact_rows: int = EXACT_ROWS) -> None:
+        self._ivf = Ivf(self._vectors, exact_rows)
         self._rows = _empty(0, 0)
         self._tasks: dict[str, int] = {}
         self._adding = threading.Lock()

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy
@@ -116,9 +115,6 @@ class PostgresDatabase:
         self._closed = True
         if self._process == os.getpid():
             self._engine.dispose()
-
-    def index_file(self, name: str) -> Path | None:
-        return None
 
     def vacuum(self) -> None:
         """Rewrite the tables, their indexes and statistics without deleted data.

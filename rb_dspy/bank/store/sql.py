@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from functools import cache
 from operator import itemgetter
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, Unpack
 
@@ -65,10 +64,6 @@ class Database(Protocol):
 
         ``scope_id``: the only scope written to; None excludes all other writers.
         """
-        ...
-
-    def index_file(self, name: str) -> Path | None:
-        """Return the path for an index of this name, valid while the epoch is the same; None: do not store it."""
         ...
 
     def close(self) -> None: ...
@@ -299,9 +294,6 @@ class SqlScope(SqlReader):
         query = select(table.c.seq, table.c.ended).where(table.c.scope_id == self.id)
         rows = self._rows(query.where(table.c.ended > after, table.c.ended <= upto))
         return [(row[0], row[1]) for row in rows]
-
-    def index_file(self, unit: Unit) -> Path | None:
-        return self.database.index_file(f"{self.id}-{unit}")
 
     def texts(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, str]]:
         table = rows_of(unit)

@@ -126,21 +126,16 @@ class SqliteDatabase:
                 Path(f"{to}{end}").unlink(missing_ok=True)
             raise
 
-    def index_file(self, name: str) -> Path | None:
-        return self.path.with_name(f"{self.path.name}.index-{name}") if self.path and self._writable else None
-
     def vacuum(self) -> None:
-        """Rewrite the file and its log without deleted data, and delete the index files.
+        """Rewrite the file and its log without deleted data.
 
         Raises:
-            StorageError: Others have been reading the bank for a minute, so the log still contains the old pages; or an
-                index cannot be deleted.
+            StorageError: Others have been reading the bank for a minute, so the log still contains the old pages.
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._thread)
             if self._file is not None:
                 stack.enter_context(_locked(self._file, self.location))
-            self._remove_indexes()
             with self._translated(), self._engine.connect() as connection:
                 raw = connection.connection.driver_connection
                 assert isinstance(raw, sqlite3.Connection)
@@ -148,17 +143,6 @@ class SqliteDatabase:
                 busy = self.path is not None and raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         if busy:
             raise StorageError(f"{self.location}: its log was not emptied, because others were reading it; purge again")
-
-    def _remove_indexes(self) -> None:
-        first = self.index_file("")
-        if first is None:
-            return
-        try:
-            for file in first.parent.iterdir():
-                if file.name.startswith(first.name):
-                    file.unlink(missing_ok=True)
-        except OSError as exc:
-            raise StorageError(f"{self.location}: an index cannot be deleted: {exc.strerror}") from exc
 
     def check(self) -> list[str]:
         """Return the problems that SQLite finds in the file."""
