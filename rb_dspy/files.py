@@ -24,7 +24,7 @@ _BESIDE = ("-wal", "-shm", "-journal", ".lock")
 def atomic_write(path: str | Path, *, error: type[RBError] = RBError) -> Iterator[BinaryIO]:
     """Open a new file that replaces ``path`` when the block ends, and sync it; if the block raises, nothing changes.
 
-    A link is followed, and the permissions of an existing file stay.
+    A link is followed. A new file is for its owner only; the permissions of an existing one stay.
 
     Raises:
         InputError: ``path`` is a folder or a database, or its folder does not exist.
@@ -34,7 +34,7 @@ def atomic_write(path: str | Path, *, error: type[RBError] = RBError) -> Iterato
     unfinished = target.with_name(f".rb-dspy-{secrets.token_hex(8)}.part")
     exists = os.path.exists(target)
     try:
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if exists else 0o666)
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             yield file
             if exists:
@@ -47,6 +47,15 @@ def atomic_write(path: str | Path, *, error: type[RBError] = RBError) -> Iterato
         raise error(f"{path}: cannot be written: {exc.strerror or exc}; free space or give another path") from exc
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def make_folder(path: Path, *, error: type[RBError] = RBError) -> None:
+    """Make ``path`` and the folders above it, for their owner only; existing ones stay as they are."""
+    try:
+        for folder in (*reversed(path.parents), path):
+            folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as exc:
+        raise error(f"{path}: cannot be created: {exc.strerror}; pass another folder") from exc
 
 
 def _sync_folder(folder: Path) -> None:

@@ -6,6 +6,7 @@ import codecs
 import json
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,13 @@ def encode(value: Mapping[str, Any]) -> bytes:
 
 
 def append(path: Path, value: Mapping[str, Any]) -> None:
-    """Append a line; it is on disk when this returns. Raises ``StorageError`` if it cannot be written.
+    """Append a line; it is on disk when this returns. A new file is for its owner only.
 
-    If an earlier process was killed while it wrote a line, the new line begins after the incomplete one.
+    If an earlier process was killed while it wrote a line, the new line begins after the incomplete one. Raises
+    ``StorageError`` if it cannot be written.
     """
     try:
-        with path.open("ab+") as file:
+        with open(path, "ab+", opener=partial(os.open, mode=0o600)) as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
                 file.write(b"" if file.read(1) == b"\n" else b"\n")

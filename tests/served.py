@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import entry_points
@@ -138,3 +140,20 @@ def _install_embedder(site: Path) -> None:
 
 def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+@contextmanager
+def private() -> Iterator[None]:
+    """Whatever the block writes into the working directory is for its owner only, under the widest umask."""
+
+    def files() -> set[Path]:
+        return {path for path in Path().rglob("*") if path.is_dir() or path.stat().st_size}  # locks are empty
+
+    before, usual = files(), os.umask(0)
+    try:
+        yield
+    finally:
+        os.umask(usual)
+    written = files() - before
+    assert written
+    assert not [str(path) for path in written if path.stat().st_mode & 0o077]

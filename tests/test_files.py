@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import stat
 from contextlib import closing
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from rb_dspy.errors import InputError, RBError, StorageError
-from rb_dspy.files import atomic_write, is_database
+from rb_dspy.files import atomic_write, is_database, make_folder
+from rb_dspy.jsonl import append
 
 
 def write(path: Path, data: bytes = b"new") -> None:
@@ -20,6 +22,20 @@ def write(path: Path, data: bytes = b"new") -> None:
 
 def names(folder: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir())
+
+
+def test_what_is_new_is_for_its_owner_only(tmp_path: Path) -> None:
+    usual = os.umask(0)
+    try:
+        make_folder(tmp_path / "a" / "b")
+        write(tmp_path / "a" / "file")
+        append(tmp_path / "a" / "lines", {"a": 1})
+    finally:
+        os.umask(usual)
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b")] == [0o700] * 2
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a/file", "a/lines")] == [0o600] * 2
+    with pytest.raises(StorageError, match="another folder"):
+        make_folder(tmp_path / "a" / "file" / "b", error=StorageError)
 
 
 def test_a_link_is_followed_and_permissions_stay(tmp_path: Path) -> None:

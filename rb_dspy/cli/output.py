@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -153,9 +154,9 @@ def bar(total: int) -> Iterator[Callable[[int, int, str], None]]:
 
 @contextmanager
 def library_log(path: Path) -> Iterator[None]:
-    """Send what libraries print and log inside the block to a file. Raises ``StorageError`` if it cannot be written."""
+    """Send what libraries print and log inside the block to a file for its owner. Raises ``StorageError``."""
     try:
-        file = path.open("w", encoding="utf-8")
+        file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8")
     except OSError as exc:
         raise StorageError(f"{path}: cannot be written: {exc.strerror}") from exc
     with file, redirect_stderr(file), redirect_stdout(file):

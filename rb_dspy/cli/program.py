@@ -38,15 +38,14 @@ def build_program(chosen: Settings, env: str | None = None, prompts: str | None 
 
 def _load_prompts(program: BankProgram, name: str, chosen: Settings) -> None:
     """Set the prompts of ``program`` to those of a file or of a registered program."""
-    from rb_dspy.compile.state import load_program, set_state, state_of
+    from rb_dspy.compile.state import load_program, set_state
 
     if not name.startswith("models:/") and (Path(name).exists() or Path(name).suffix == ".json"):
         load_program(program, name)
         return
     if not name.startswith("models:/") and "/" in name:
         raise InputError(f"--program {name}: no such file; expected a file, a registered NAME, or models:/NAME/2")
-    registered = tracker(chosen, True).program(name, backbones=program.backbones)
-    set_state(program, state_of(registered), source=name)
+    set_state(program, tracker(chosen, True).state(name), source=name)
 
 
 def start_bank(chosen: Settings, bank: str | None, scope: str | None) -> AbstractContextManager[MemoryBank | None]:

@@ -56,7 +56,7 @@ def show(
 ) -> None:
     """Show the scores and prompts of one version."""
     from rb_dspy.cli.program import tracker
-    from rb_dspy.compile.state import prompts_of
+    from rb_dspy.compile.state import saved_prompts
 
     tracking = tracker(options.settings(config, set_), True)
     found = tracking.programs(name)
@@ -66,7 +66,7 @@ def show(
     each = champion if version is None else next((each for each in found if each.version == version), None)
     if each is None:
         raise InputError(f"{name} has no version {version}; existing: {', '.join(str(each.version) for each in found)}")
-    prompts = prompts_of(tracking.program(name, version=each.version))
+    prompts = saved_prompts(tracking.state(name, version=each.version), f"{name} version {each.version}")
     if json_:
         print_json({**_as_json(each), "prompts": prompts})
         return

@@ -17,6 +17,7 @@ from typing import Any
 import filelock
 
 from rb_dspy.errors import InputError, StorageError
+from rb_dspy.files import make_folder
 from rb_dspy.jsonl import append, read_appended
 
 FORMAT = "rb_dspy-run"
@@ -86,10 +87,7 @@ def new_record(folder: Path, tasks: Iterable[str], **head: Any) -> Record:
     created_at = datetime.now(UTC).isoformat(timespec="seconds")
     known = {"format": FORMAT, "version": 1, "run_id": id, "created_at": created_at, **head, "tasks": list(tasks)}
     record = Record(folder / f"{id}.jsonl", known)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise StorageError(f"{folder}: cannot create the folder for run results: {exc.strerror}") from exc
+    make_folder(folder, error=StorageError)
     append(record.path, known)
     return record
 

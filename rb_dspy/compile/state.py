@@ -110,7 +110,12 @@ def set_state(program: dspy.Module, state: Mapping[str, Any], *, source: str = "
         raise SignatureChanged(
             f"{source}: compiled for other signatures than this program has: {', '.join(changed)}; compile it again"
         )
-    set_prompts(program, {name: each.model_dump() for name, each in saved.items()})
+    set_prompts(program, saved_prompts(state, source))
+
+
+def saved_prompts(state: Mapping[str, Any], source: str) -> Prompts:
+    """The prompts in a ``state_of``, which may be untrusted. Raises ``InputError``."""
+    return {name: each.model_dump(exclude={"signature"}) for name, each in _checked(state, source).items()}
 
 
 def save_program(program: dspy.Module, path: str | Path) -> None:

@@ -18,7 +18,7 @@ import pydantic
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.errors import InputError, StorageError
-from rb_dspy.files import atomic_write
+from rb_dspy.files import atomic_write, make_folder
 from rb_dspy.jsonl import append, read_appended
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import Label, Usage
@@ -88,10 +88,7 @@ class Journal:
         self._claim: filelock.FileLock | None = None
         if self.folder is None:
             return
-        try:
-            (self.folder / BANKS).mkdir(parents=True, exist_ok=True)
-        except OSError as exc:
-            raise StorageError(f"{self.folder}: cannot be created: {exc.strerror}; pass another folder") from exc
+        make_folder(self.folder / BANKS, error=StorageError)
         self._claim = filelock.FileLock(self.folder / ".lock")
         try:
             self._claim.acquire(timeout=0)

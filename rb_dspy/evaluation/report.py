@@ -9,7 +9,7 @@ import pydantic
 
 from rb_dspy.errors import InputError, RBError
 from rb_dspy.evaluation.intervals import Comparison, Interval
-from rb_dspy.files import atomic_write
+from rb_dspy.files import atomic_write, make_folder
 from rb_dspy.text import first_error
 
 Headroom = Literal["yes", "no", "unclear"]
@@ -146,10 +146,7 @@ class Report(pydantic.BaseModel):
     def save(self, folder: str | Path) -> None:
         """Write ``report.json``, ``report.md`` and ``report.html``."""
         folder = Path(folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as exc:
-            raise RBError(f"{folder}: cannot be created: {exc.strerror}; pass another folder") from exc
+        make_folder(folder)
         for name, text in zip(FILES, (self.model_dump_json(indent=1), self.to_markdown(), self.to_html()), strict=True):
             with atomic_write(folder / name) as file:
                 file.write(text.encode("utf-8", "backslashreplace") + b"\n")

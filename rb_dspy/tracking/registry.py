@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import mlflow
 import mlflow.pyfunc
 from mlflow.exceptions import MlflowException
+from mlflow.models import Model
+from mlflow.store.artifact.models_artifact_repo import ModelsArtifactRepository
 
 from rb_dspy import plugins
 from rb_dspy.bank import MemoryBank
-from rb_dspy.compile.state import save_program
+from rb_dspy.compile.state import read_state, save_program
 from rb_dspy.errors import InputError
 from rb_dspy.matts import BankProgram
 from rb_dspy.redaction import without_secrets
@@ -156,17 +161,52 @@ def programs(name: str | None = None) -> list[ProgramVersion]:
     return sorted(listed, key=lambda each: (each.name, each.version))
 
 
+def state(name_or_uri: str, version: int | str | None) -> dict[str, Any]:
+    """The prompts of a registered program; see ``Tracker.state``."""
+    with _files(name_or_uri, version) as (uri, fetch), registry_errors(f"reading {uri}"):
+        return read_state(fetch("artifacts/state.json"))
+
+
 def load(name_or_uri: str, backbones: BackbonesLike | None, version: int | str | None) -> Any:
     """A registered program as a pyfunc; see ``Tracker.load``."""
-    uri = _uri(name_or_uri, version)
-    with registry_errors(f"loading {uri}"):
+    with _files(name_or_uri, version) as (uri, fetch), registry_errors(f"loading {uri}"):
+        if fetch(_SERVED.name).read_bytes() != _SERVED.read_bytes():  # MLflow runs this file
+            raise InputError(f"{uri}: its {_SERVED.name} is not that of this release of rb_dspy; register it again")
         model = mlflow.pyfunc.load_model(uri)
-    served = model.unwrap_python_model()
-    if not hasattr(served, "use"):
-        raise InputError(f"{uri}: not a program that rb_dspy registered; see `rb-dspy programs list`")
     if backbones is not None:
-        served.use(backbones)
+        model.unwrap_python_model().use(backbones)
     return model
+
+
+@contextmanager
+def _files(name_or_uri: str, version: int | str | None) -> Iterator[tuple[str, Callable[[str], Path]]]:
+    """The URI of a model that rb_dspy registered, and a function that downloads a file of it; nothing is loaded.
+
+    Raises ``InputError`` for any other model, because MLflow runs whatever a model's files name.
+    """
+    uri = _uri(name_or_uri, version)
+    with tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder:
+
+        def fetch(file: str) -> Path:
+            return Path(mlflow.artifacts.download_artifacts(f"{uri.rstrip('/')}/{file}", dst_path=folder))
+
+        with registry_errors(f"reading {uri}"):
+            if uri.startswith("models:/"):  # a request to another server would carry MLFLOW_TRACKING_TOKEN
+                place = urlsplit(ModelsArtifactRepository.get_underlying_uri(uri))  # type: ignore[no-untyped-call]
+                web = place.scheme in ("http", "https", "ftp", "sftp", "mlflow-artifacts")
+                if web and place.netloc not in ("", urlsplit(mlflow.get_registry_uri()).netloc):
+                    raise InputError(
+                        f"{uri}: its files are on another server, {place.hostname}; register it again here"
+                    )
+            described = fetch("MLmodel")
+        try:
+            flavor = Model.load(str(described)).flavors["python_function"]
+            code = (flavor["loader_module"], Path(flavor["model_code_path"]).name, flavor["code"])
+        except Exception:  # noqa: BLE001 (MLflow does not check the file)
+            code = ("", "", None)
+        if code != ("mlflow.pyfunc.loaders.code_model", _SERVED.name, None):
+            raise InputError(f"{uri}: not a program that rb_dspy registered; see `rb-dspy programs list`")
+        yield uri, fetch
 
 
 def _uri(name_or_uri: str, version: int | str | None) -> str:

@@ -5,9 +5,8 @@ MLflow copies this file into the model ("models from code"); its imports must be
 
 from __future__ import annotations
 
-import json
 import threading
-from typing import Annotated, Any
+from typing import Any
 
 import dspy
 import mlflow
@@ -27,18 +26,11 @@ _NO_ID = "served"
 """Id of a task that has none."""
 
 
-def _as_json(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, dict) else value
-
-
 class TaskIn(pydantic.BaseModel):
-    """A task with the fields of ``Task``; only ``instruction`` is required."""
+    """A task; only ``instruction`` is required. Its environment is the one that the program was registered with."""
 
     instruction: str
     id: str | None = None
-    env: str | None = None
-    env_args: Annotated[str | None, pydantic.BeforeValidator(_as_json)] = None
-    """A JSON object or its text, because MLflow has no type for an object with arbitrary fields."""
     domain: str | None = None
     template: str | None = None
 
@@ -117,11 +109,11 @@ def _answer(program: BankProgram, bank: MemoryBank, given: TaskIn) -> AnswerOut:
 
 
 def _task(given: TaskIn) -> Task:
-    fields = {name: value for name, value in given.model_dump().items() if value is not None}
-    args = fields.get("env_args", {})  # MLflow passes a Task unchanged
+    """The task of a request, which may be hostile: ``env`` and ``env_args`` of it could open any file here."""
+    fields = {name: getattr(given, name) for name in TaskIn.model_fields}  # MLflow passes a Task unchanged
     try:
-        return Task(**{"id": _NO_ID, **fields, "env_args": json.loads(args) if isinstance(args, str) else args})
-    except ValueError as exc:  # pydantic's and json's
+        return Task(**{"id": _NO_ID, **{name: value for name, value in fields.items() if value is not None}})
+    except ValueError as exc:
         raise InputError(f"not a task: {summary_line(exc, 200)}; expected the fields of Task") from None
 
 

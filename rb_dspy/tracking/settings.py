@@ -13,7 +13,7 @@ import dspy
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.config import ROLES, BackboneConfig, MattsConfig, ProgramConfig
-from rb_dspy.config_file import load_settings, own_file
+from rb_dspy.config_file import SAMPLING, load_settings, own_file
 from rb_dspy.environments import make_environment
 from rb_dspy.environments.named import environment_factory
 from rb_dspy.errors import ConfigError, InputError
@@ -25,12 +25,7 @@ from rb_dspy.steps import Judge
 BackbonesLike = Backbones | Mapping[str, Any]
 """Backbones, or role -> LM, ``BackboneConfig`` or a model's name."""
 
-_OPTIONS = {
-    "top_p", "top_k", "min_p", "seed", "stop", "n", "presence_penalty", "frequency_penalty", "repetition_penalty",
-    "logit_bias", "reasoning", "reasoning_effort", "thinking", "verbosity", "extra_body", "response_format",
-    "parallel_tool_calls", "service_tier", "api_version", "aws_region_name", "vertex_location", "vertex_project",
-    "model_type",
-}  # fmt: skip
+_OPTIONS = SAMPLING | {"extra_body", "api_version", "aws_region_name", "vertex_location", "vertex_project"}
 """Settings of an LM that are stored; others may contain keys."""
 
 

@@ -226,7 +226,7 @@ class Tracker:
             version: The version number.
 
         Raises:
-            InputError: There is no such program or version, or no champion.
+            InputError: There is no such program or version, no champion, or rb_dspy did not register it.
             SignatureChanged: Its prompts were compiled for other signatures than those installed here.
             ConfigError: Tracking is off.
             InfrastructureError: MLflow's store failed.
@@ -235,6 +235,13 @@ class Tracker:
 
         self._connect()
         return load(name_or_uri, backbones, version)
+
+    def state(self, name_or_uri: str, *, version: int | str | None = None) -> dict[str, Any]:
+        """The prompts of a registered program, as ``set_state`` takes them. No code of the model is loaded."""
+        from rb_dspy.tracking.registry import state
+
+        self._connect()
+        return state(name_or_uri, version)
 
     def program(
         self, name_or_uri: str, backbones: BackbonesLike | None = None, *, version: int | str | None = None

@@ -11,7 +11,7 @@ from rb_dspy import Backbones, Compiled, load_program
 from rb_dspy.program import ReasoningBank
 from rb_dspy.testing import Prompt, Reply, scripted_lm
 from tests.compile.world import EVIDENCE, locks, pupil, teacher
-from tests.served import lines
+from tests.served import lines, private
 
 TEACHING = {"new_instruction", "proposed_instruction", "module_advice", "discussion"}
 
@@ -45,7 +45,8 @@ COMPILE = ("compile", "locks.jsonl", "--env", "tests.compile.world:environments"
 
 
 def test_a_compile_is_planned_measured_and_saved_and_the_same_again_asks_nobody(desk: Any, asked: Asked) -> None:
-    code, out, err = desk(*COMPILE, "--no-track", "--save", "judge.json")
+    with private():
+        code, out, err = desk(*COMPILE, "--no-track", "--save", "judge.json")
     assert code == 0, err
     assert "held-out" in out
     assert f"+{EVIDENCE}" in out

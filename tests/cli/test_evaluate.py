@@ -12,7 +12,7 @@ import pytest
 
 from rb_dspy.testing import Prompt
 from tests.scenarios.world import role_of
-from tests.served import Served, adds, lines
+from tests.served import Served, adds, lines, private
 
 
 @pytest.fixture
@@ -41,7 +41,8 @@ def evaluate(sums: Any, *args: str) -> dict[str, Any]:
 
 
 def test_memory_is_compared_with_none_and_the_report_is_kept(sums: Any) -> None:
-    code, out, err = sums("evaluate", "sums.jsonl", "--orders", "2", "--no-track")
+    with private():
+        code, out, err = sums("evaluate", "sums.jsonl", "--orders", "2", "--no-track")
     assert code == 0, err
     assert "calls" in out
     assert "UNRESOLVED" in out

@@ -18,7 +18,7 @@ from rb_dspy.cli.records import find_record, folder_of
 from rb_dspy.testing import HashEmbedder, Prompt
 from tests.evaluation.world import Safe
 from tests.scenarios.world import role_of
-from tests.served import TASKS, Served, lines
+from tests.served import TASKS, Served, lines, private
 
 IDS = [str(task["id"]) for task in TASKS]
 SOURCE = str(Path(__file__).parents[2])
@@ -76,6 +76,13 @@ def test_a_file_is_done_whole_and_in_order_unless_there_is_a_seed(cli: Any) -> N
     shuffled = [row["task"] for row in run(cli, "--seed", "3", "--scope", "other")[:-1]]
     assert shuffled != IDS
     assert sorted(shuffled) == IDS
+
+
+def test_what_a_run_writes_is_for_its_owner_only(cli: Any) -> None:
+    with private():
+        for command in (["run", "tasks.jsonl"], ["bank", "export", "out.jsonl"], ["bank", "backup", "copy.sqlite"]):
+            assert cli(*command)[0] == 0
+        assert cli("run", "tasks.jsonl", "--bank", "deep/er/bank.sqlite")[0] == 0
 
 
 def test_a_named_stream_has_as_many_tasks_as_the_settings_say(cli: Any, served: Served) -> None:

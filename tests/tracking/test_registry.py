@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import dspy
 import httpx
 import pytest
-from mlflow.pyfunc import scoring_server
+from mlflow.pyfunc import PythonModel, scoring_server
 
 from rb_dspy import (
     BackboneConfig,
@@ -24,7 +25,8 @@ from rb_dspy import (
     Tracker,
     Verdict,
 )
-from rb_dspy.compile.state import prompts_of
+from rb_dspy.cli.main import main
+from rb_dspy.compile.state import prompts_of, set_state
 from rb_dspy.errors import ConfigError, InputError, RBError, SignatureChanged
 from rb_dspy.testing import Corridor, Lock, scripted_lm
 from tests.tracking.samples import BETTER, EMBEDDER, compiled, provider, question
@@ -67,20 +69,19 @@ def test_a_program_comes_back_as_it_was(
     assert [(each.version, each.champion, each.lessons) for each in versions] == [(1, False, 1), (2, False, 0)]
 
 
-async def test_it_answers_with_its_lessons(tracker: Tracker, name: str, lessons: MemoryBank) -> None:
-    program = ReasoningBank(backbones=scripted(), environments=Lock.make)
-    place = "rb_dspy.testing:Lock.make"
-    tracker.register(None, program, name, bank=lessons, embedder=EMBEDDER, environments=place)
+async def test_it_answers_with_its_lessons(tracker: Tracker, name: str, lessons: MemoryBank, tmp_path: Path) -> None:
+    """In the environment it was registered with: a caller chooses neither that nor the files that it opens."""
+    tracker.register(None, ReasoningBank(backbones=scripted()), name, bank=lessons, embedder=EMBEDDER)
     model = tracker.load(name, scripted(), version=1)
-    asked = lock("acme", 1)
-    (answer,) = model.predict([{"instruction": asked.instruction, "env_args": asked.env_args}])
-    assert (answer.answer, answer.lessons, answer.steps, answer.error) == ("4711", ["Codes of acme"], 1, "")
-    task = {"instruction": asked.instruction, "env_args": asked.env_args}
+    text = lock("acme", 1).instruction
     app = httpx.ASGITransport(scoring_server.init(model))
-    async with httpx.AsyncClient(transport=app, base_url="http://served") as caller:
-        response = await caller.post("/invocations", json={"inputs": [task]})
-    (served,) = response.json()["predictions"]
-    assert (served["answer"], served["lessons"], served["error"]) == ("4711", ["Codes of acme"], "")
+    for extra in ({}, {"env": "sql", "env_args": json.dumps({"database": f"{tmp_path}/no.sqlite"})}, {"env": "twc"}):
+        (answer,) = model.predict([{"instruction": text, **extra}])
+        assert (answer.answer, answer.lessons, answer.steps, answer.error) == ("4711", ["Codes of acme"], 1, "")
+        async with httpx.AsyncClient(transport=app, base_url="http://served") as caller:
+            response = await caller.post("/invocations", json={"inputs": [{"instruction": text, **extra}]})
+        (served,) = response.json()["predictions"]
+        assert (served["answer"], served["lessons"], served["error"]) == ("4711", ["Codes of acme"], "")
     (answer,) = model.predict([{"instruction": "", "id": "mine"}])
     assert answer.id == "mine"
     assert "instruction" in answer.error
@@ -166,16 +167,75 @@ def test_a_program_for_other_signatures_is_refused(tracker: Tracker, name: str, 
         tracker.load(name, version=1)
 
 
-def test_a_model_of_somebody_else_is_refused(tracker: Tracker, name: str) -> None:
+class Theirs(PythonModel):
+    """A model that is noticed when it is loaded."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        Path("unpickled").touch()
+
+    def load_context(self, context: Any) -> None:
+        Path("loaded").touch()
+
+    def predict(self, model_input: list[str]) -> list[str]:
+        return model_input
+
+
+CODE = """
+from pathlib import Path
+import mlflow
+Path("imported").touch()
+class Theirs(mlflow.pyfunc.PythonModel):
+    def predict(self, model_input: list[str]) -> list[str]:
+        return model_input
+mlflow.models.set_model(Theirs())
+"""
+
+
+@pytest.mark.parametrize("kind", ["pickle", "code", "as ours", "elsewhere", "malformed"])
+def test_nothing_of_a_foreign_model_is_loaded(
+    tracker: Tracker, client: Any, store: str, name: str, kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Neither unpickled nor imported nor asked for from another server, though its tags say that it is ours."""
     import mlflow
 
-    class Theirs(mlflow.pyfunc.PythonModel):
-        def predict(self, model_input: list[str]) -> list[str]:
-            return model_input
+    code = Path("served.py" if kind == "as ours" else "theirs.py")
+    code.write_text(CODE)
+    made: Any = Theirs() if kind == "pickle" else str(code.resolve())
+    source = mlflow.pyfunc.log_model(name="theirs", python_model=made, pip_requirements=[]).model_uri
+    if kind == "elsewhere":
+        source = "http://models.example/theirs"
+    if kind == "malformed":
+        Path("bad").mkdir()
+        Path("bad/MLmodel").write_text("flavors: {python_function: [1]}")
+        source = Path("bad").resolve().as_uri()
+    name = f"theirs {kind}"
+    client.create_registered_model(name, tags={"rb.kind": "program"})
+    client.create_model_version(name, source, tags={"rb.kind": "program"})
+    for marker in ("unpickled", "loaded", "imported"):
+        Path(marker).unlink(missing_ok=True)
+    chosen = ["--set", f"tracking.uri={store}"]
+    assert main(["programs", "list", "--json", *chosen]) == 0
+    assert name in capfd.readouterr().out
+    for command in (["programs", "show", name], ["run", "--task", "a", "--program", f"models:/{name}/1"]):
+        assert main([*command, "--set", "agent=openai/x", "--set", "bank.embedder=hash", *chosen]) == 2
+        assert "error:" in capfd.readouterr().err
+    for use in (tracker.load, tracker.program, tracker.state):
+        with pytest.raises(InputError):
+            use(name, version=1)
+    assert not {"unpickled", "loaded", "imported"} & {each.name for each in Path.cwd().iterdir()}
 
-    mlflow.pyfunc.log_model(name=name, python_model=Theirs(), registered_model_name=name, pip_requirements=[])
-    with pytest.raises(InputError, match="rb_dspy"):
-        tracker.load(name, version=1)
+
+def test_the_prompts_of_a_program_are_shown_and_used(
+    tracker: Tracker, store: str, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = ReasoningBank(backbones=scripted())
+    tracker.register(compiled(program), program, name)
+    assert main(["programs", "show", name, "--json", "--set", f"tracking.uri={store}"]) == 0
+    shown = json.loads(capfd.readouterr().out)
+    assert shown["prompts"]["judge.predict"] == {"instructions": BETTER, "demos": []}
+    fresh = ReasoningBank()
+    set_state(fresh, tracker.state(name))
+    assert fresh.judge.predict.signature.instructions == BETTER
 
 
 def _judge(task: Task, trajectory: Any) -> Verdict:

@@ -22,6 +22,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from rb_dspy.bank.store import embedders, tables
 from rb_dspy.errors import CorruptBank, InputError, SchemaTooNew, StorageError
+from rb_dspy.files import make_folder
 
 APPLICATION = 0x72624232
 """SQLite application id of rb_dspy's files ("rbB2")."""
@@ -261,7 +262,7 @@ def _prepare(path: Path, *, create: bool) -> bool:
         elif not create:
             raise StorageError(f"{path}: no bank there; check the path")
         else:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent, error=StorageError)
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     except OSError as exc:
         problem = "name too long; give a shorter one" if exc.errno == errno.ENAMETOOLONG else exc.strerror
