@@ -49,12 +49,17 @@ def atomic_write(path: str | Path, *, error: type[RBError] = RBError) -> Iterato
         unfinished.unlink(missing_ok=True)
 
 
-def make_folder(path: Path, *, error: type[RBError] = RBError) -> None:
-    """Make ``path`` and the folders above it, for their owner only; existing ones stay as they are."""
+def make_folder(path: Path, *, error: type[RBError] | None = None) -> None:
+    """Make ``path`` and the folders above it, for their owner only; existing ones stay as they are.
+
+    Raises ``error`` if that fails; without ``error`` the ``OSError``.
+    """
     try:
         for folder in (*reversed(path.parents), path):
             folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as exc:
+        if error is None:
+            raise
         raise error(f"{path}: cannot be created: {exc.strerror}; pass another folder") from exc
 
 

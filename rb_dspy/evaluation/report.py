@@ -146,7 +146,7 @@ class Report(pydantic.BaseModel):
     def save(self, folder: str | Path) -> None:
         """Write ``report.json``, ``report.md`` and ``report.html``."""
         folder = Path(folder)
-        make_folder(folder)
+        make_folder(folder, error=RBError)
         for name, text in zip(FILES, (self.model_dump_json(indent=1), self.to_markdown(), self.to_html()), strict=True):
             with atomic_write(folder / name) as file:
                 file.write(text.encode("utf-8", "backslashreplace") + b"\n")

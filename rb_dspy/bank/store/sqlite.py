@@ -262,7 +262,7 @@ def _prepare(path: Path, *, create: bool) -> bool:
         elif not create:
             raise StorageError(f"{path}: no bank there; check the path")
         else:
-            make_folder(path.parent, error=StorageError)
+            make_folder(path.parent)
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     except OSError as exc:
         problem = "name too long; give a shorter one" if exc.errno == errno.ENAMETOOLONG else exc.strerror
