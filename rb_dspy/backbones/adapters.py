@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import dspy
 import pydantic
 
+from rb_dspy.backbones.answers import AnswerReader
 from rb_dspy.errors import InputError
 
 MAX_CHARS = 240
@@ -21,26 +22,34 @@ MAX_ACTIONS = 256
 """A longer list of actions is not enforced: 500 actions cost 3 seconds per call, 10,000 three minutes."""
 
 _BOUNDS = ("minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum")
-_THINKING = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 
-_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[*+?]\??|\{[\d,]+\}\??|\(\?:|\(\?|.", re.DOTALL)
-_ANY = r'(?:\\["\\]|[^"\\\n\r\t])'
-"""One character of a JSON string; quotes and backslashes are escaped there."""
-_SHORTHANDS = {r"\d": "0-9", r"\w": "A-Za-z0-9_", r"\s": " "}
-_SPECIAL = frozenset("^$.[]()|{}*+?")
-_REPEATED = {"*": f"{{0,{MAX_CHARS}}}", "+": f"{{1,{MAX_CHARS}}}"}
+_CONTROL = re.compile(
+    r"<(?=[|｜]|/?(?:[^\W_]*+_\w*+|s|unk|pad|bos|eos|sep|cls|mask|image|think|unused\d+|\w++\|)>|</?SYS>>)"
+    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|PREFIX|MIDDLE|SUFFIX|THINK|IMG|ARGS|[A-Z]++_[A-Z_]++)\])"
+)
+"""Starts of what chat templates use as control tokens: ``<|im_end|>``, ``<start_of_turn>``, ``</s>``, ``[INST]``."""
+_SPLIT = "\u200b"
+"""A zero-width space after the first character of a control token makes it text for a tokenizer."""
+_ESCAPED = re.compile(r"([<[])(?:\u200b|\\u200b)")
+
+_TOKEN = re.compile(
+    r"(?P<class>\[\^?-?(?:[a-z]-[a-z]|[A-Z]-[A-Z]|[0-9]-[0-9]|\\[dws]|\\[^\w\s^]|[^][\\^\s-]|[ ])*-?\])"
+    r"|(?P<repeat>(?:[*+?]|\{\d+(?:,\d*)?\})\??)|(?P<group>\((?:\?:)?|\)|\|)|(?P<any>\.)"
+    r"|(?P<set>\\[dws])|(?P<char>\\[nt]|\\[^\w\s]|[^][\\(){}*+?.^$|])",
+)
+_CLASS_PART = re.compile(r".-.|\\.|.", re.DOTALL)
+_SETS = {r"\d": "0-9", r"\w": "A-Za-z0-9_", r"\s": " "}
 
 
-class ActionAdapter(dspy.JSONAdapter):
+class ActionAdapter(AnswerReader, dspy.JSONAdapter):
     """``dspy.JSONAdapter`` that sends a stricter JSON schema to an LM that accepts one.
 
     - The output field ``action`` is one of the input ``valid_actions``, if that is a list of 1 to ``MAX_ACTIONS``; else
-      it matches the input ``action_pattern``, a regular expression of literals, classes, groups, alternatives and
-      repetition that has to match the whole action. The pattern is not shown to the model.
+      it matches the input ``action_pattern`` (see ``json_pattern``) as a whole. The pattern is not shown to the model.
     - Every unbounded string and list gets a bound.
     - Earlier turns are shown as the model wrote them (JSON on one line), so that a server processes only new text.
-
-    A ``<think>`` block before the answer is ignored.
+    - Control tokens of chat templates in the texts of tasks, environments and lessons are made text, because the server
+      would read them as such; the answer has them as they were.
     """
 
     def _call_preprocess(
@@ -60,15 +69,23 @@ class ActionAdapter(dspy.JSONAdapter):
             lm_kwargs["response_format"] = {"type": "json_schema", "json_schema": json_schema}
         return signature.delete("action_pattern") if "action_pattern" in signature.input_fields else signature
 
+    def format_user_message_content(self, *args: Any, **kwargs: Any) -> str:
+        """Format the inputs of a turn as DSPy does, with control tokens as text."""
+        return escape_control_tokens(super().format_user_message_content(*args, **kwargs))
+
     def format_field_with_value(self, fields_with_values: Any, role: str = "user") -> str:
         """Format the fields as DSPy does, but an answer on one line."""
         text: str = super().format_field_with_value(fields_with_values, role)
-        return text if role == "user" else json.dumps(json.loads(text), ensure_ascii=False)
+        return text if role == "user" else escape_control_tokens(json.dumps(json.loads(text), ensure_ascii=False))
 
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
         """Read the fields. Raises ``AdapterParseError``."""
-        fields: dict[str, Any] = super().parse(signature, _THINKING.sub("", completion, count=1))
-        return fields
+        return super().parse(signature, _ESCAPED.sub(r"\1", completion))
+
+
+def escape_control_tokens(text: str) -> str:
+    """Make text of everything in ``text`` that a chat template may use as a control token."""
+    return _CONTROL.sub(rf"\g<0>{_SPLIT}", text)
 
 
 def _action(valid: Any, pattern: Any) -> dict[str, Any]:
@@ -103,7 +120,9 @@ def _bounded(schema: Any) -> Any:
 def json_pattern(pattern: str) -> str:
     """Translate ``pattern`` for llama.cpp: anchored, of bounded length, and matching the JSON form of a string.
 
-    Raises ``InputError`` for what llama.cpp cannot enforce: lookaround, back references, word boundaries.
+    A pattern may have literals, ``.``, ``\\d``, ``\\w``, ``\\s``, classes of characters and of ranges such as ``a-z``,
+    groups without names, ``|`` and repetition. ``*``, ``+`` and ``{2,}`` end at ``MAX_CHARS``. ``InputError`` is raised
+    for everything else, because what cannot be translated exactly would allow other actions.
     """
     try:
         re.compile(pattern)
@@ -111,46 +130,57 @@ def json_pattern(pattern: str) -> str:
         raise InputError(
             f"action_pattern {pattern!r} is not a regular expression: {error}; expected one such as ^(GO .*)$"
         ) from error
-    tokens = _TOKEN.findall(pattern)
-    if tokens[:1] == ["^"]:
-        del tokens[0]
-    if tokens[-1:] == ["$"]:
-        del tokens[-1]
-    body = "".join(_translated(token, pattern, tokens[i - 1] if i else "") for i, token in enumerate(tokens))
-    return f"^({body})$"
+    place = int(pattern.startswith("^"))
+    parts: list[str] = []
+    repeatable = False
+    while pattern[place:] not in ("", "$"):
+        token = _TOKEN.match(pattern, place)
+        if token is None or (token["repeat"] and not repeatable):
+            raise InputError(
+                f"action_pattern {pattern!r}: {pattern[place : place + 8]!r} cannot be enforced by a local model;"
+                " expected literals, escaped special characters, ., classes such as [a-z0-9_] or [^;], groups without"
+                " names, | and repetition"
+            )
+        parts.append(_translated(token))
+        repeatable = not token["repeat"] and token[0] not in ("(", "(?:", "|")
+        place = token.end()
+    return f"^({''.join(parts)})$"
 
 
-def _translated(token: str, pattern: str, before: str) -> str:
-    escaped = token[1:] if len(token) == 2 and token[0] == "\\" else ""
-    if token in ("^", "$", "(?") or (escaped.isalnum() and token not in (*_SHORTHANDS, r"\n", r"\t")):
-        raise InputError(
-            f"action_pattern {pattern!r} uses {token!r}; expected literals, classes, groups without names, | and"
-            " repetition only"
-        )
-    if token[0] in "*+?{" and token != "{":  # a lazy repetition accepts the same texts
-        greedy = token[:-1] if len(token) > 1 and token[-1] == "?" else token
-        return greedy if before == ")" else _REPEATED.get(greedy, greedy)
-    if token == ".":
-        return _ANY
-    if token in _SHORTHANDS:
-        return f"[{_SHORTHANDS[token]}]"
-    if token[0] == "[" and len(token) > 1:
-        return _class(token)
-    if token in ('"', r"\"", r"\\", r"\n", r"\t"):
-        return r"\\" + (r"\\" if token == r"\\" else token[-1])
-    if escaped and escaped not in _SPECIAL:
-        token = escaped
-    return token if token.isascii() else f"[{token}]"
+def _translated(token: re.Match[str]) -> str:
+    text = token[0]
+    if token["class"]:
+        return _class(text)
+    if token["any"]:
+        return _class("[^]")
+    if token["set"]:
+        return f"[{_SETS[text]}]"
+    if token["char"]:
+        return _literal({r"\n": "\n", r"\t": "\t"}.get(text, text[-1]))
+    if token["repeat"]:  # a lazy repetition accepts the same texts
+        lazy = text[:-1] if len(text) > 1 and text.endswith("?") else text
+        return {"*": f"{{0,{MAX_CHARS}}}", "+": f"{{1,{MAX_CHARS}}}"}.get(lazy, lazy.replace(",}", f",{MAX_CHARS}}}"))
+    return text
 
 
-def _class(token: str) -> str:
-    """Translate a class of characters; it cannot contain characters that JSON escapes."""
-    for shorthand, letters in _SHORTHANDS.items():
-        token = token.replace(shorthand, letters)
-    token = re.sub(r"\\([^\w\\\]^-])", r"\1", token)
-    if token.startswith("[^"):
-        return r'[^"\\\n\r\t' + token[2:]
-    if '"' not in token:
-        return token
-    rest = token.replace('"', "")
-    return r"(?:\\" + '"' + ("" if rest == "[]" else f"|{rest}") + ")"
+def _literal(char: str) -> str:
+    """One character as JSON writes it."""
+    form = json.dumps(char, ensure_ascii=False)[1:-1]
+    if len(form) > 1:
+        return f"(?:{form.replace(chr(92), 2 * chr(92))})"
+    return f"\\{char}" if char in "^$.[]()|{}*+?" else char if char.isascii() else f"[{char}]"
+
+
+def _class(text: str) -> str:
+    """A class as alternatives: quotes and backslashes have a backslash before them in JSON."""
+    negated = text.startswith("[^")
+    parts = [
+        part if len(part) != 2 else _SETS.get(part, part[-1]) for part in _CLASS_PART.findall(text[1 + negated : -1])
+    ]
+    escaped = [part for part in ('"', "\\") if (part in parts) != negated]
+    plain = "".join(f"\\{part}" if part in "[]" else part for part in parts if part not in ('"', "\\", "-"))
+    plain += "-" if "-" in parts else ""
+    if negated:
+        plain = f'^"\\\\\\n\\r\\t{plain}'
+    forms = [rf"\\{each}" if each == '"' else r"\\\\" for each in escaped] + ([f"[{plain}]"] if plain else [])
+    return forms[0] if len(forms) == 1 and plain else f"(?:{'|'.join(forms)})"

@@ -8,6 +8,7 @@ from typing import Any
 
 import dspy
 
+from rb_dspy.backbones.answers import answer_limit, reading
 from rb_dspy.backbones.errors import translate
 from rb_dspy.backbones.roles import adapter_for, lm_for
 from rb_dspy.backbones.usage import report
@@ -45,7 +46,9 @@ def call(
     started = time.perf_counter()
     tracker = None
     try:
-        with dspy.context(lm=lm, adapter=adapter_for(lm)), dspy.track_usage() as tracker:
+        own = {**lm.kwargs, **getattr(predict, "config", {})}
+        limit = answer_limit(own.get("max_tokens") or own.get("max_completion_tokens") or max_tokens)
+        with dspy.context(lm=lm, adapter=reading(adapter_for(lm), limit)), dspy.track_usage() as tracker:
             if _takes_config(predict):
                 inputs["config"] = _config(lm, predict, temperature, max_tokens, rollout)
             prediction: dspy.Prediction = predict(**inputs)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import dspy
 
+from rb_dspy.backbones.answers import reading
 from rb_dspy.backbones.errors import explain
 from rb_dspy.backbones.roles import Backbones, adapter_for, fallbacks
 from rb_dspy.config import ROLES, BackboneConfig, Role
@@ -51,7 +52,7 @@ def _probe(role: str, config: BackboneConfig) -> Probe:
         lm = Backbones(agent=config).lm("agent")
         own = lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens")
         cap = {} if own else {"max_tokens": _MAX_TOKENS}
-        with dspy.context(lm=lm.copy(cache=False, num_retries=0), adapter=adapter_for(lm)):
+        with dspy.context(lm=lm.copy(cache=False, num_retries=0), adapter=reading(adapter_for(lm))):
             result = question(question="Which colour has a clear sky at noon? Answer in one word.", config=cap)
         answer = str(result.answer).strip()
     except (RBError, dspy.DSPyError) as exc:

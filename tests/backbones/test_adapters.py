@@ -11,8 +11,16 @@ import dspy
 import pydantic
 import pytest
 from dspy import lm15
+from hypothesis import given, strategies as st
 
-from rb_dspy.backbones.adapters import MAX_ACTIONS, MAX_CHARS, MAX_ITEMS, ActionAdapter, json_pattern
+from rb_dspy.backbones.adapters import (
+    MAX_ACTIONS,
+    MAX_CHARS,
+    MAX_ITEMS,
+    ActionAdapter,
+    escape_control_tokens,
+    json_pattern,
+)
 from rb_dspy.errors import InputError
 from rb_dspy.testing import ScriptedEngine
 
@@ -135,6 +143,41 @@ def test_a_prompt_starts_with_the_prompt_and_the_answer_before() -> None:
         assert len(after) == len(before) + 2
 
 
+CONTROL_TOKENS = [
+    "<|im_end|>", "<|endoftext|>", "<|start_header_id|>", "<｜User｜>", "<tool_call>", "</tool_call>",
+    "<start_of_turn>", "<s>", "</s>", "<eos>", "<unused7>", "[INST]", "[/INST]", "[TOOL_CALLS]", "<<SYS>>", "<</SYS>>",
+    "<think>", "<turn|>",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("token", CONTROL_TOKENS)
+def test_control_tokens_reach_the_server_as_text_and_come_back_as_they_were(token: str) -> None:
+    said = f"a{token}b"
+    engine, result = act(f'{{"thought": "{escape_control_tokens(said)}", "action": "a"}}', task=said)
+    turns = [{"observation": said, "thought": said, "action": said}]
+    with dspy.context(lm=dspy.LM("fake/model", engine=engine, cache=False), adapter=ActionAdapter()):
+        dspy.Predict(Act)(observation=said, valid_actions=[said], history=dspy.History(messages=turns))
+    assert result.thought == said
+    for text in [*engine.texts(0)[1:], *engine.texts(1)[1:]]:
+        assert token not in text
+    assert engine.schema["properties"]["action"]["enum"] == [said]
+
+
+@given(st.lists(st.sampled_from([*CONTROL_TOKENS, "<", "|", ">", "_", "[", "x", "\n"])).map("".join))
+def test_escaping_control_tokens_is_complete_and_only_inserts(text: str) -> None:
+    escaped = escape_control_tokens(text)
+    assert not any(token in escaped for token in CONTROL_TOKENS)
+    assert escaped.replace("\u200b", "") == text
+    assert escape_control_tokens(escaped) == escaped
+
+
+@pytest.mark.parametrize(
+    "text", ["<b>bold</b>", "a < b > c", "f(x)[0]", "[INFO] ok", "x |> f()", "[[ ## task ## ]]", "List<T>"]
+)
+def test_ordinary_text_has_no_control_tokens(text: str) -> None:
+    assert escape_control_tokens(text) == text
+
+
 @pytest.mark.parametrize("thinking", ["<think>\n{}\n</think>\n", ' <think>{"action": "b"}</think>', ""])
 def test_thinking_before_the_answer_is_ignored(thinking: str) -> None:
     _, result = act(thinking + '{"thought": "a <think>b</think>", "action": "a"}')
@@ -160,6 +203,17 @@ def test_an_lm_without_schemas_gets_none() -> None:
         (r"""["']x["\']""", ["'x'", '"x"'], ["x"]),
         (r"größer{1,2} \$", ["größerr $"], ["größ $"]),
         (r"a|b", ["a", "b"], ["ab"]),
+        (r"[\\\\]+", ["\\\\", "\\"], ["a", ""]),
+        (r"[^;]*", ['"a" \\ b', ""], [";", "\n"]),
+        (r'[^";\]]+', ["a\\b"], ['"', "]", ";"]),
+        (r"[\w\-.]+\[[\[x-]", ["a-b._[[", "A[-"], ["é[x"]),
+        (r"(a)*b", ["b", "a" * 240 + "b"], ["a" * 300 + "b"]),
+        (r"a{2,}", ["aa"], ["a", "a" * 300]),
+        (r'"+\\{2}?', ['""\\\\'], ['"\\']),
+        (r"^(f|g)\(.*\)|(ANSWER: )?x$", ["f(a='é')", "x"], ["h()", "ANSWER: "]),
+        (r"\$", ["$"], [""]),
+        (r"\\$", ["\\"], ["$"]),
+        ("", [""], ["a"]),
     ],
 )
 def test_a_pattern_matches_the_json_form_of_what_it_matched(
@@ -173,7 +227,24 @@ def test_a_pattern_matches_the_json_form_of_what_it_matched(
         assert not re.fullmatch(translated, json.dumps(text, ensure_ascii=False)[1:-1])
 
 
-@pytest.mark.parametrize("pattern", ["a(?=b)", r"(a)\1", r"\bgo", "(", "(?P<x>a)", "a$b"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "a(?=b)",
+        r"(a)\1",
+        r"\bgo",
+        "(",
+        "(?P<x>a)",
+        "(?i)a",
+        "a$b",
+        "a*+",
+        "[^]a]",
+        "[!-~]",
+        "[a^]",
+        r"[\n]",
+        "a{b",
+    ],
+)
 def test_a_pattern_that_cannot_be_enforced_is_refused(pattern: str) -> None:
     with pytest.raises(InputError, match=re.escape(repr(pattern))):
         json_pattern(pattern)

@@ -1,0 +1,91 @@
+"""Answers of every role, read with every adapter: without thoughts, in bounded time, and refused if unusable."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import dspy
+import pytest
+
+from rb_dspy import Backbones, MaTTS, MemoryBank, ReasoningBank, Task, run_stream
+from rb_dspy.backbones import call
+from rb_dspy.errors import UnparseableOutput
+from rb_dspy.testing import HashEmbedder, Prompt, Reply, scripted_lm
+
+HOSTILE = {
+    "900 brackets": "[" * 900,
+    "900 closed brackets": "[" * 900 + "]" * 900,
+    "a nested object": '{"action":' * 3000 + "1" + "}" * 3000,
+    "a nested field": "[[ ## memory_items ## ]]\n" + "[" * 900 + "]" * 900,
+    "52 KB of braces": "{" * 52_000,
+    "52 KB of braces in a field": "[[ ## memory_items ## ]]\n" + "{" * 52_000,
+    "52 KB of drafts": '{"memory_items": [' + '{"title": "x", "content": "y"}, ' * 1700,
+    "a long number": '{"choice": ' + "9" * 5000 + "}",
+    "an unfinished thought": "<think>\n[[ ## label ## ]]\nsuccess\n\n[[ ## completed ## ]]",
+}
+FIELDS = "analysis: str, label: str, action: list[int], memory_items: list[dict], choice: int"
+
+
+def asked(answer: str, adapter: Any, fields: str = "task: str -> label: str") -> Any:
+    with dspy.context(lm=scripted_lm(lambda prompt: answer), adapter=adapter):
+        return call(dspy.Predict(fields), "judge", temperature=0.0, max_tokens=1000, task="t")
+
+
+@pytest.mark.parametrize("adapter", [None, dspy.ChatAdapter(), dspy.JSONAdapter(), dspy.XMLAdapter()])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_an_answer_that_cannot_be_read_is_unparseable_at_once(name: str, adapter: Any) -> None:
+    started = time.process_time()
+    with pytest.raises(UnparseableOutput):
+        asked(HOSTILE[name], adapter, f"task: str -> {FIELDS}")
+    assert time.process_time() - started < 2
+
+
+@pytest.mark.parametrize(
+    ("adapter", "answer"),
+    [
+        (None, "[[ ## label ## ]]\n{}\n\n[[ ## completed ## ]]"),
+        (dspy.ChatAdapter(), "[[ ## label ## ]]\n{}\n\n[[ ## completed ## ]]"),
+        (None, '{{"label": "{}"}}'),  # dspy's fallback
+        (dspy.JSONAdapter(), '{{"label": "{}"}}'),
+        (dspy.XMLAdapter(), "<label>{}</label>"),
+    ],
+)
+@pytest.mark.parametrize(
+    "form", ["<think>{}</think>\n{}", "{}\n</think>\n{}", "◁think▷{}◁/think▷{}", "[THINK]{}[/THINK]{}"]
+)
+def test_a_draft_in_a_thought_is_not_the_answer(adapter: Any, answer: str, form: str) -> None:
+    said = form.format(answer.format("draft"), answer.format("final"))
+    assert asked(said, adapter).label == "final"
+
+
+def test_a_field_named_as_a_thought_is_one_in_xml_only() -> None:
+    said = "<thought>Easy.</thought>\n<action>42</action>"
+    assert asked(said, dspy.XMLAdapter(), "task: str -> thought: str, action: str").thought == "Easy."
+
+
+def test_a_long_answer_is_read_and_one_beyond_the_token_limit_is_not() -> None:
+    assert len(asked(json.dumps({"label": "x" * 15_000}), dspy.JSONAdapter()).label) == 15_000
+    with pytest.raises(UnparseableOutput, match="17,013 characters"):
+        asked(json.dumps({"label": "x" * 17_000}), dspy.JSONAdapter())
+
+
+def test_an_answer_of_brackets_ends_neither_a_stream_nor_its_continuation() -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "memory_items" in prompt.wants:
+            return "[" * 900 if "task 2" in prompt.text else {"memory_items": [{"title": "A", "content": "A fact."}]}
+        if "label" in prompt.wants:
+            return {"reasons": "r", "label": "success"}
+        return {"analysis": "a", "choice": 1} if "choice" in prompt.wants else {"thought": "t", "action": "42"}
+
+    program = ReasoningBank(backbones=Backbones(agent=scripted_lm(script)))
+    bank = MemoryBank.open(":memory:", scope="s", embedder=HashEmbedder())
+    tasks = [Task(id=f"task {n}", instruction=f"Do task {n}.") for n in (1, 2, 3)]
+    for tries in (1, 2):
+        run_stream(program, tasks, bank, run_id="r")
+        assert [each.tries for each in bank.pending()] == [tries]
+    run_stream(program, tasks, bank, run_id="r")
+    assert (bank.learned("r"), bank.pending()) == ({"task 1", "task 2", "task 3"}, [])
+    with pytest.raises(UnparseableOutput):
+        MaTTS(program, k=2)(task=tasks[1], bank=bank)
