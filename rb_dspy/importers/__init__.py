@@ -1,7 +1,8 @@
 """Convert rollouts of other agents to trajectories.
 
-One file per format: ``trajectory`` (our own fields and steps), ``chat_messages`` (OpenAI and Anthropic), ``langchain``,
-``responses`` (OpenAI) and ``dspy_agents``. One list may mix the message formats, as client libraries do.
+One file per format: ``trajectory`` (our own fields and steps, SWE-agent), ``chat_messages`` (OpenAI, Anthropic,
+Bedrock, Gemini, the AI SDK), ``langchain``, ``responses`` (OpenAI), ``dspy_agents``, ``sessions`` (Claude Code) and
+``replies`` (logs of model calls). One list may mix the message formats, as client libraries do.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import dspy
 import pydantic
 
 from rb_dspy.errors import InvalidTrajectory
-from rb_dspy.importers import chat_messages, dspy_agents, langchain, responses, trajectory
+from rb_dspy.importers import chat_messages, dspy_agents, langchain, replies, responses, sessions, trajectory
 from rb_dspy.importers.content import plain
 from rb_dspy.importers.conversation import Conversation
 from rb_dspy.schema import Task, Trajectory
@@ -29,6 +30,13 @@ client library), or a state that has it under ``messages``; an OpenAI ``Response
 """
 
 _Fields = dict[str, Any]
+
+_READERS = (
+    (responses.matches, responses.read),
+    (langchain.matches, langchain.read),
+    (chat_messages.matches, chat_messages.read),
+)
+"""Of the elements of a conversation: whether it is of a format, and how to read it. The first match counts."""
 
 
 def to_trajectory(task: Task, rollout: Foreign) -> Trajectory:
@@ -60,25 +68,24 @@ def to_trajectory(task: Task, rollout: Foreign) -> Trajectory:
 
 def _read(data: _Fields | list[Any], is_prediction: bool = False) -> _Fields:
     """Read the fields of a ``Trajectory`` from plain data."""
-    digest = _digest(data)
-    if isinstance(data, dict) and "messages" in data and "steps" not in data and not is_prediction:
-        return {**_read(_nested(data["messages"])), **trajectory.beside_messages(data)}
+    fields = {"rollout_id": _digest(data)}
     if isinstance(data, list):
-        fields = _read_list(data)
-    elif is_prediction or "trajectory" in data or "history" in data:
+        return fields | _read_list(data)
+    if not is_prediction and "steps" not in data and ("messages" in data or replies.is_log(data)):
+        return _read(replies.messages([data])) | trajectory.beside_messages(data)
+    if not is_prediction and trajectory.is_swe_agent(data):
+        return fields | trajectory.read_swe_agent(data)
+    if is_prediction or "trajectory" in data or "history" in data:
         turns = data.get("trajectory", data.get("history"))
-        fields = dspy_agents.read_prediction(data, _read(_nested(turns)) if turns else {})
-        fields.pop("rollout_id", None)  # a digest of the turns alone, without the answer
-    elif isinstance(data.get("choices"), list) and data["choices"]:  # OpenAI's ``ChatCompletion``
-        choice = data["choices"][0]
-        fields = _read_list([choice.get("message") if isinstance(choice, dict) else choice])
-    elif isinstance(data.get("output"), list):
-        fields = _read_list(data["output"])
-    elif dspy_agents.is_numbered(data):
-        fields = {"steps": dspy_agents.numbered_steps(data)}
-    else:
-        fields = _read_list([data]) if _reader(data) else trajectory.read(data)
-    return {"rollout_id": digest, **fields}
+        inner = _read(_nested(turns)) if turns else {}
+        inner.pop("rollout_id", None)  # a digest of the turns alone, without the answer
+        return fields | dspy_agents.read_prediction(data, inner)
+    if dspy_agents.is_numbered(data):
+        return fields | {"steps": dspy_agents.numbered_steps(data)}
+    if _reader(data):
+        return fields | _read_list([data])
+    response = replies.response(data) if replies.is_response(data) else None
+    return fields | (_read_list(response) if response else trajectory.read(data))
 
 
 def _nested(data: Any) -> _Fields | list[Any]:
@@ -99,8 +106,16 @@ def _read_list(elements: list[Any]) -> _Fields:
         return {"steps": dspy_agents.code_steps(elements)}
     if dspy_agents.is_history(elements):
         return dspy_agents.read_history(elements)
+    if all(map(replies.is_log, elements)):
+        return _read_list(replies.messages(elements))
+    if sessions.matches(elements):
+        elements = sessions.messages(elements)
+    return _converse(elements)
+
+
+def _converse(messages: list[Any]) -> _Fields:
     conversation = Conversation()
-    for i, element in enumerate(elements):
+    for i, element in enumerate(messages):
         reader = _reader(element)
         if reader is None:
             raise InvalidTrajectory(
@@ -115,11 +130,7 @@ def _read_list(elements: list[Any]) -> _Fields:
 
 
 def _reader(element: _Fields) -> Callable[[_Fields, Conversation], None] | None:
-    if responses.matches(element):
-        return responses.read
-    if langchain.matches(element):
-        return langchain.read
-    return chat_messages.read if chat_messages.matches(element) else None
+    return next((read for matches, read in _READERS if matches(element)), None)
 
 
 def _digest(data: Any) -> str:

@@ -30,7 +30,7 @@ def read(item: dict[str, Any], conversation: Conversation) -> None:
     if name in _SKIPPED:
         return
     if name == "reasoning":
-        conversation.think(part_text({key: item.get(key) for key in ("type", "summary", "content")}))
+        conversation.think(part_text({key: item.get(key) for key in ("type", "summary", "content")}) or "")
     elif name in ("function_call", "custom_tool_call"):
         chat_messages.read_call(item, conversation)
     elif name.endswith("_output"):

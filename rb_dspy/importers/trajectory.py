@@ -13,6 +13,8 @@ from rb_dspy.schema import StopReason, Trajectory
 from rb_dspy.text import first_error
 
 _TEXTS = ("thought", "action", "observation")
+_SWE_AGENT = frozenset({"response", "state", "query", "messages", "execution_time", "extra_info"})
+"""Further fields of SWE-agent's steps: the model's input and output, of which the thought and the action are parts."""
 
 
 def read(fields: dict[str, Any]) -> dict[str, Any]:
@@ -25,28 +27,46 @@ def read(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_steps(steps: Sequence[Any]) -> list[Any]:
-    """Read steps. Thought, action and observation may be any JSON."""
-    return [
-        {name: verbatim(value) if name in _TEXTS else value for name, value in step.items()}
-        if isinstance(step, dict)
-        else step
-        for step in steps
-    ]
+    """Read steps, ours or those of SWE-agent. Thought, action and observation may be any JSON."""
+    return [_read_step(step) if isinstance(step, dict) else step for step in steps]
+
+
+def is_swe_agent(data: dict[str, Any]) -> bool:
+    """Whether this is a trajectory file of SWE-agent."""
+    steps = data.get("trajectory")
+    return (
+        isinstance(steps, list) and bool(steps) and all(isinstance(step, dict) and "action" in step for step in steps)
+    )
+
+
+def read_swe_agent(data: dict[str, Any]) -> dict[str, Any]:
+    """Read a trajectory file of SWE-agent. Its history, which repeats the steps, is skipped."""
+    return {"steps": read_steps(data["trajectory"]), **beside_messages(data)}
 
 
 def beside_messages(state: dict[str, Any]) -> dict[str, Any]:
     """Return the trajectory's fields next to ``messages``; other fields of the state are ignored.
 
-    LangGraph's ``structured_response`` is the answer if there is no ``answer``.
+    LangGraph's ``structured_response`` or the submission of mini-swe-agent is the answer if there is no ``answer``.
     """
     names = ("task_id", "rollout_id", "first_observation")
     fields = {name: state[name] for name in names if isinstance(state.get(name), str)}
-    answer = state.get("answer", state.get("structured_response"))
+    info = state.get("info")
+    submission = info.get("submission") if isinstance(info, dict) else None
+    answer = state.get("answer", state.get("structured_response", submission or None))
     if answer is not None:
         fields["answer"] = verbatim(answer)
     if state.get("stop_reason") in get_args(StopReason):
         fields["stop_reason"] = state["stop_reason"]
     return fields
+
+
+def _read_step(step: dict[str, Any]) -> dict[str, Any]:
+    if "response" in step and len(_SWE_AGENT.intersection(step)) > 1:
+        if not step.get("thought") and not step.get("action"):  # it could not be parsed
+            step = {**step, "thought": step["response"]}
+        step = {name: value for name, value in step.items() if name not in _SWE_AGENT}
+    return {name: verbatim(value) if name in _TEXTS else value for name, value in step.items()}
 
 
 def validate(fields: dict[str, Any]) -> Trajectory:

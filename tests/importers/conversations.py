@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import pydantic
@@ -168,6 +170,245 @@ def langchain_dumped() -> list[dict[str, Any]]:
     ]
 
 
+@dataclass
+class Turn:
+    """What happens next: the user says ``text``; the assistant says it, and calls a tool if it has a ``result``."""
+
+    text: str
+    is_user: bool = False
+    thought: str = ""
+    result: str | None = None
+    failed: bool = False
+    tool: str = "lookup"
+
+
+Script = list[Turn]
+
+SCRIPT = [
+    Turn(ASKED, is_user=True),
+    Turn("I will look it up", result="charged twice"),
+    Turn("", result="refused", failed=True, tool="refund"),
+    Turn("Done!"),
+]
+
+
+def _rendered(
+    script: Script,
+    user: Callable[[str], Any],
+    assistant: Callable[[int, Turn], Any],
+    result: Callable[[int, Turn], Any] = lambda i, turn: None,
+) -> list[Any]:
+    messages = []
+    for i, turn in enumerate(script):
+        messages.append(user(turn.text) if turn.is_user else assistant(i, turn))
+        if turn.result is not None:
+            messages.append(result(i, turn))
+    return [message for message in messages if message is not None]
+
+
+def bedrock(script: Script) -> list[Any]:
+    """Also of Strands Agents."""
+
+    def assistant(i: int, turn: Turn) -> Any:
+        content: list[Any] = [{"text": turn.text}] if turn.text else []
+        if turn.thought:
+            content.insert(0, {"reasoningContent": {"reasoningText": {"text": turn.thought, "signature": "s"}}})
+        if turn.result is not None:
+            content.append({"toolUse": {"toolUseId": f"t{i}", "name": turn.tool, "input": {"order": 1}}})
+        return {"role": "assistant", "content": content}
+
+    def result(i: int, turn: Turn) -> Any:
+        fields = {"toolUseId": f"t{i}", "status": "error" if turn.failed else "success"}
+        return {"role": "user", "content": [{"toolResult": {**fields, "content": [{"text": turn.result}]}}]}
+
+    return _rendered(script, lambda text: {"role": "user", "content": [{"text": text}]}, assistant, result)
+
+
+def gemini(script: Script) -> list[Any]:
+    def assistant(i: int, turn: Turn) -> Any:
+        parts: list[Any] = [{"text": turn.text}] if turn.text else []
+        if turn.thought:
+            parts.insert(0, {"text": turn.thought, "thought": True})
+        if turn.result is not None:
+            parts.append({"functionCall": {"name": turn.tool, "args": {"order": 1}}, "thoughtSignature": "s"})
+        return {"role": "model", "parts": parts}
+
+    def result(i: int, turn: Turn) -> Any:
+        response = {"error" if turn.failed else "result": turn.result}
+        return {"role": "user", "parts": [{"functionResponse": {"name": turn.tool, "response": response}}]}
+
+    return _rendered(script, lambda text: {"role": "user", "parts": [{"text": text}]}, assistant, result)
+
+
+def gemini_objects(script: Script) -> list[Any]:
+    """With the names of the Python client, as its objects dump them."""
+    names = {"functionCall": "function_call", "functionResponse": "function_response"}
+    return [
+        {"parts": [{names.get(key, key): value for key, value in part.items()} for part in message["parts"]]}
+        | {"role": role}
+        for message in gemini(script)
+        for role in [message["role"]]
+    ]
+
+
+def agentscope(script: Script) -> list[Any]:
+    def assistant(i: int, turn: Turn) -> Any:
+        content: list[Any] = [{"type": "text", "text": turn.text}] if turn.text else []
+        if turn.thought:
+            content.insert(0, {"type": "thinking", "thinking": turn.thought})
+        if turn.result is not None:
+            content.append({"type": "tool_use", "id": f"t{i}", "name": turn.tool, "input": {"order": 1}})
+        return {"name": "Desk", "role": "assistant", "content": content, "metadata": None}
+
+    def result(i: int, turn: Turn) -> Any:
+        output = [{"type": "text", "text": f"[error] {turn.result}" if turn.failed else turn.result}]
+        block = {"type": "tool_result", "id": f"t{i}", "name": turn.tool, "output": output}
+        return {"name": "system", "role": "system", "content": [{"type": "text", "text": "A note."}, block]}
+
+    return _rendered(script, lambda text: {"name": "user", "role": "user", "content": text}, assistant, result)
+
+
+def ai_sdk_4(script: Script) -> list[Any]:
+    """UI messages of version 4: parts, and most of it again beside them."""
+
+    def assistant(i: int, turn: Turn) -> Any:
+        parts: list[Any] = [{"type": "step-start"}]
+        if turn.thought:
+            details = [{"type": "text", "text": turn.thought}]
+            parts.append({"type": "reasoning", "reasoning": turn.thought, "details": details})
+        parts += [{"type": "text", "text": turn.text}] if turn.text else []
+        fields: dict[str, Any] = {"content": turn.text, "reasoning": turn.thought}
+        if turn.result is not None:
+            call = {"state": "result", "toolCallId": f"t{i}", "toolName": turn.tool, "args": {"order": 1}}
+            call["result"] = f"[error] {turn.result}" if turn.failed else turn.result
+            parts.append({"type": "tool-invocation", "toolInvocation": call})
+            fields["toolInvocations"] = [call]
+        return {"id": f"m{i}", "role": "assistant", **fields, "parts": parts}
+
+    def user(text: str) -> Any:
+        return {"id": "u", "role": "user", "content": text, "parts": [{"type": "text", "text": text}]}
+
+    return list(_rendered(script, user, assistant))
+
+
+def ai_sdk_without_parts(script: Script) -> list[Any]:
+    """As in early versions."""
+    return [
+        {key: value for key, value in message.items() if key != "parts"} if message["role"] == "assistant" else message
+        for message in ai_sdk_4(script)
+    ]
+
+
+def ai_sdk_5(script: Script) -> list[Any]:
+    """UI messages since version 5: one message has all steps of the assistant; tools are named or dynamic."""
+    messages: list[Any] = []
+    for i, turn in enumerate(script):
+        if turn.is_user or not messages or messages[-1]["role"] == "user":
+            messages.append({"id": f"m{i}", "role": "user" if turn.is_user else "assistant", "parts": []})
+        parts = messages[-1]["parts"]
+        if not turn.is_user:
+            parts.append({"type": "step-start"})
+        if turn.thought:
+            parts.append({"type": "reasoning", "text": turn.thought, "state": "done"})
+        if turn.text:
+            parts.append({"type": "text", "text": turn.text, "state": "done"})
+        if turn.result is not None:
+            ended = {"state": "output-error", "errorText": turn.result}
+            fields = ended if turn.failed else {"state": "output-available", "output": turn.result}
+            named = {"type": f"tool-{turn.tool}"} if i % 2 else {"type": "dynamic-tool", "toolName": turn.tool}
+            parts.append({**named, "toolCallId": f"t{i}", "input": {"order": 1}, **fields})
+    return messages
+
+
+def ai_sdk_model_messages(script: Script) -> list[Any]:
+    def assistant(i: int, turn: Turn) -> Any:
+        content: list[Any] = [{"type": "text", "text": turn.text}] if turn.text else []
+        if turn.thought:
+            content.insert(0, {"type": "reasoning", "text": turn.thought, "providerOptions": {"a": {}}})
+        if turn.result is not None:
+            call = {"type": "tool-call", "toolCallId": f"t{i}", "toolName": turn.tool, "input": {"order": 1}}
+            content.append(call)
+        return {"role": "assistant", "content": content}
+
+    def result(i: int, turn: Turn) -> Any:
+        output = {"type": "error-text" if turn.failed else "text", "value": turn.result}
+        part = {"type": "tool-result", "toolCallId": f"t{i}", "toolName": turn.tool, "output": output}
+        return {"role": "tool", "content": [part]}
+
+    return _rendered(script, lambda text: {"role": "user", "content": text}, assistant, result)
+
+
+def claude_code(script: Script) -> list[Any]:
+    """One entry for each block of the assistant's messages, and entries about the session."""
+    entries: list[Any] = [{"type": "summary", "summary": "A refund", "leafUuid": "u"}]
+
+    def add(type: str, content: Any, **fields: Any) -> None:
+        message = {"role": type, "content": content, **fields}
+        entries.append({"type": type, "uuid": f"u{len(entries)}", "isSidechain": False, "message": message})
+
+    for i, turn in enumerate(script):
+        if turn.is_user:
+            add("user", turn.text)
+            continue
+        if turn.thought:
+            add("assistant", [{"type": "thinking", "thinking": turn.thought, "signature": "s"}], id=f"m{i}")
+        if turn.text:
+            add("assistant", [{"type": "text", "text": turn.text}], id=f"m{i}")
+        if turn.result is not None:
+            add(
+                "assistant", [{"type": "tool_use", "id": f"t{i}", "name": turn.tool, "input": {"order": 1}}], id=f"m{i}"
+            )
+            block = {"type": "tool_result", "tool_use_id": f"t{i}", "content": turn.result, "is_error": turn.failed}
+            add("user", [block])
+        entries.append({"type": "file-history-snapshot", "messageId": f"m{i}", "snapshot": {}})
+    return entries
+
+
+def openai(script: Script) -> list[Any]:
+    def assistant(i: int, turn: Turn) -> Any:
+        calls = [_openai_call(f"t{i}", turn.tool)] if turn.result is not None else None
+        return {"role": "assistant", "content": turn.text, "tool_calls": calls, "reasoning_content": turn.thought}
+
+    def result(i: int, turn: Turn) -> Any:
+        content = f"[error] {turn.result}" if turn.failed else turn.result
+        return {"role": "tool", "tool_call_id": f"t{i}", "content": content}
+
+    return _rendered(script, lambda text: {"role": "user", "content": text}, assistant, result)
+
+
+def call_log(script: Script) -> Any:
+    """A log of the last model call: the request under ``messages``, the reply under ``response``."""
+    messages = openai(script)
+    if script[-1].is_user or script[-1].result is not None:
+        return {"messages": messages, "response": None}
+    return {"messages": messages[:-1], "response": {"id": "r", "choices": [{"index": 0, "message": messages[-1]}]}}
+
+
+def dspy_history(script: Script) -> list[Any]:
+    """Entries of ``dspy.LM.history``: each call repeats what was said before."""
+    messages = openai(script)
+    at = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+    entry = {"prompt": None, "kwargs": {}, "usage": {}, "uuid": "x"}
+    return [
+        {**entry, "messages": messages[:i], "outputs": [{**messages[i], "text": messages[i]["content"]}]} for i in at
+    ]
+
+
+SCRIPTED = {
+    "bedrock": bedrock,
+    "gemini": gemini,
+    "gemini objects": gemini_objects,
+    "agentscope": agentscope,
+    "ai sdk 4": ai_sdk_4,
+    "ai sdk without parts": ai_sdk_without_parts,
+    "ai sdk 5": ai_sdk_5,
+    "ai sdk model messages": ai_sdk_model_messages,
+    "claude code": claude_code,
+    "a log of a call": call_log,
+    "dspy history": dspy_history,
+    "openai from a script": openai,
+}
+
 FORMATS = {
     "openai": openai_messages,
     "openai objects": openai_objects,
@@ -179,5 +420,6 @@ FORMATS = {
     "langchain messages_to_dict": langchain_saved,
     "langchain dumpd": langchain_dumped,
     "langgraph state": lambda: {"messages": langchain_objects(), "remaining_steps": 7},
+    **{name: partial(render, SCRIPT) for name, render in SCRIPTED.items()},
     "a tuple": lambda: tuple(openai_messages()),
 }

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice
 from openai.types.responses import Response
 
-from rb_dspy.errors import InvalidTrajectory
 from rb_dspy.importers import to_trajectory
 from rb_dspy.schema import Task
-from tests.importers.conversations import ASKED, FORMATS, REFUND, LangChainMessage
+from tests.importers.conversations import ASKED, FORMATS, REFUND, SCRIPTED, LangChainMessage, Turn
 
 TASK = Task(id="t", instruction="Refund it.")
 
@@ -67,8 +67,16 @@ def test_calls_that_share_an_id_each_get_their_result() -> None:
     one, two = ({"role": "tool", "tool_call_id": "0", "content": text} for text in ("one", "two"))
     assert observations(said, one, two) == [("f({})", "one"), ("g({})", "two")]
     assert observations(said, {**one, "name": "g"}, two) == [("f({})", "two"), ("g({})", "one")]
-    with pytest.raises(InvalidTrajectory, match="message 3"):
-        observations(said, one, two, one)
+    assert observations(said, one, two, {**one, "content": "more"}) == [("f({})", "one"), ("g({})", "two\nmore")]
+
+
+@pytest.mark.parametrize("id", ["gone", None])
+def test_a_result_whose_call_was_trimmed_is_what_the_agent_sees_next(id: str | None) -> None:
+    orphan = {"role": "tool", "name": "lookup", "tool_call_id": id, "content": "charged twice"}
+    said = {"role": "assistant", "content": "Refunded."}
+    trajectory = to_trajectory(TASK, [orphan, said])
+    assert (trajectory.first_observation, trajectory.answer) == ("charged twice", "Refunded.")
+    assert observations(said, orphan) == [("Refunded.", "charged twice")]
 
 
 def test_an_id_that_comes_again_belongs_to_the_latest_call() -> None:
@@ -95,6 +103,15 @@ def test_text_without_a_call_is_an_action_and_the_last_one_the_answer() -> None:
 @pytest.mark.parametrize(
     "thought",
     [
+        {"role": "assistant", "content": "<think>Hm.</think>Paris"},
+        {
+            "role": "assistant",
+            "content": [{"type": "text", "text": "<think>Hm."}, {"type": "text", "text": "</think>Paris"}],
+        },
+        {"role": "assistant", "content": "Hm.</think>\n\nParis"},
+        {"role": "assistant", "content": [{"text": "Paris"}, {"reasoningContent": {"reasoningText": {"text": "Hm."}}}]},
+        {"role": "model", "parts": [{"text": "Hm.", "thought": True}, {"text": "Paris"}]},
+        LangChainMessage("ai", [{"type": "reasoning_content", "reasoning_content": {"text": "Hm."}}, "Paris"]),
         {"role": "assistant", "content": "Paris", "reasoning_content": "Hm."},
         {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Paris"}]},
         LangChainMessage("ai", "Paris", additional_kwargs={"reasoning_content": "Hm."}),
@@ -103,7 +120,8 @@ def test_text_without_a_call_is_an_action_and_the_last_one_the_answer() -> None:
 )
 def test_a_thought_is_no_part_of_the_answer(thought: Any) -> None:
     trajectory = to_trajectory(TASK, [thought])
-    assert (steps(trajectory), trajectory.answer) == ([("Hm.", "Paris", "")], "Paris")
+    assert [(said.strip(), *rest) for said, *rest in steps(trajectory)] == [("Hm.", "Paris", "")]
+    assert trajectory.answer == "Paris"
 
 
 def test_a_last_thought_is_kept_and_an_empty_one_is_no_step() -> None:
@@ -189,3 +207,105 @@ def test_a_whole_chat_completion_is_read_and_its_first_choice_counts() -> None:
     choices = [Choice(index=at, message=message, finish_reason="stop") for at, message in enumerate(messages)]
     whole = ChatCompletion(id="c", choices=choices, created=0, model="m", object="chat.completion")
     assert to_trajectory(TASK, whole).answer == "Done!"
+
+
+@pytest.mark.parametrize(
+    ("parts", "found"),
+    [
+        (
+            [
+                {"executableCode": {"language": "PYTHON", "code": "6*7"}},
+                {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "42"}},
+            ],
+            [("", "PYTHON(6*7)", "42")],
+        ),
+        (
+            [
+                {
+                    "type": "tool-f",
+                    "toolCallId": "1",
+                    "state": "output-denied",
+                    "input": {},
+                    "approval": {"id": "a", "approved": False, "reason": "No!"},
+                }
+            ],
+            [("", "f({})", "[error] the user denied the call\nNo!")],
+        ),
+        (
+            [
+                {
+                    "type": "tool-f",
+                    "toolCallId": "1",
+                    "state": "output-error",
+                    "rawInput": "{bad",
+                    "errorText": "not JSON",
+                }
+            ],
+            [("", "f({bad)", "[error] not JSON")],
+        ),
+        (
+            [
+                {"type": "text", "text": "Paris"},
+                {"type": "source-url", "sourceId": "1", "url": "https://a/b", "title": "Map"},
+            ],
+            [('{"type": "source-url", "sourceId": "1", "url": "https://a/b", "title": "Map"}', "Paris", "")],
+        ),
+        ([{"type": "file", "mediaType": "image/png", "url": "data:image/png;base64,aGVsbG8="}], [("", "[image]", "")]),
+        ([{"citationsContent": {"content": [{"text": "Paris"}], "citations": []}}], [("", "Paris", "")]),
+    ],
+    ids=["code of gemini", "denied", "invalid input", "source", "file", "citations of bedrock"],
+)
+def test_other_parts_of_the_assistant(parts: list[Any], found: list[tuple[str, str, str]]) -> None:
+    for message in ({"role": "assistant", "parts": parts}, {"role": "assistant", "content": parts}):
+        assert steps([message]) == found
+
+
+def test_entries_of_claude_code() -> None:
+    def entry(role: str, content: Any, **fields: Any) -> dict[str, Any]:
+        return {"type": role, "message": {"role": role, "content": content}, **fields}
+
+    use = {"type": "tool_use", "id": "t", "name": "Task", "input": {}}
+    session = [
+        {"type": "file-history-snapshot", "snapshot": {}},
+        entry("user", "Fix it."),
+        entry("assistant", [use]),
+        entry("user", "Search.", isSidechain=True),
+        entry("assistant", [{"type": "text", "text": "Found."}], isSidechain=True),
+        {"type": "attachment", "attachment": {"type": "queued_command", "prompt": "Hurry."}},
+        {"type": "attachment", "attachment": {"type": "todo_reminder", "content": []}},
+        {"type": "system", "subtype": "turn_duration", "durationMs": 3},
+        entry("user", [{"type": "tool_result", "tool_use_id": "t", "content": "Found."}], toolUseResult={"x": 1}),
+        {"type": "result", "subtype": "success", "result": "Fixed."},
+        entry("assistant", "Fixed."),
+    ]
+    trajectory = to_trajectory(TASK, session)
+    assert steps(trajectory) == [
+        ("", "Task({})", "Search.\nFound."),
+        ("", "Found.", "Hurry."),
+        ("", "Fixed.", ""),
+    ]
+    assert (trajectory.first_observation, trajectory.answer) == ("Fix it.", "Fixed.")
+
+
+WORD = st.text("abcdefgh", min_size=12, max_size=12)
+TURN = st.one_of(
+    st.builds(Turn, text=WORD, is_user=st.just(True)),
+    st.builds(Turn, text=WORD | st.just(""), thought=WORD | st.just(""), result=WORD, failed=st.booleans()),
+    st.builds(Turn, text=WORD, thought=WORD | st.just("")),
+)
+
+
+@given(st.lists(TURN, min_size=1, max_size=7), st.sampled_from(sorted(SCRIPTED)))
+def test_no_text_of_a_conversation_is_lost(script: list[Turn], format: str) -> None:
+    if format == "dspy history" or all(turn.is_user for turn in script):
+        script.append(Turn("At last."))  # what follows the last call is in no entry of that history
+    trajectory = to_trajectory(TASK, SCRIPTED[format](script))
+    found = steps(trajectory)
+    read = "\n".join([trajectory.first_observation, *map("\n".join, found)])
+    assert all(text in read for turn in script for text in (turn.text, turn.thought, turn.result or ""))
+    observed = [
+        observation.removeprefix("[error] ") for _, action, observation in found if action.startswith("lookup(")
+    ]
+    assert [text.split("\n")[0] for text in observed] == [turn.result for turn in script if turn.result]
+    is_answer = not script[-1].is_user and script[-1].result is None
+    assert not is_answer or trajectory.answer == script[-1].text

@@ -1,0 +1,42 @@
+"""Session files of Claude Code: one entry a line, each with a message of Anthropic's form or about the session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rb_dspy.importers.content import kind
+
+
+def matches(entries: list[dict[str, Any]]) -> bool:
+    """Whether these are the entries of a session."""
+    return any(_has_message(entry) for entry in entries)
+
+
+def messages(entries: list[dict[str, Any]]) -> list[Any]:
+    """The messages of a session, those of its sub-agents included, in order.
+
+    Blocks of one message that stand in entries of their own are joined. What the user typed while the agent worked is
+    an attachment. Entries about the session (summaries, snapshots, hooks, notices) are skipped.
+    """
+    found: list[dict[str, Any]] = []
+    for entry in entries:
+        attachment = entry.get("attachment")
+        if _has_message(entry):
+            message = entry["message"]
+        elif isinstance(attachment, dict) and kind(attachment) == "queued_command":
+            message = {"role": "user", "content": attachment.get("prompt")}
+        elif "role" in entry:
+            message = entry
+        else:
+            continue
+        last = found[-1] if found else {}
+        parts = message.get("content"), last.get("content")
+        if message.get("id") and message["id"] == last.get("id") and all(isinstance(each, list) for each in parts):
+            last["content"] += message["content"]
+        else:
+            found.append({**message, "content": list(parts[0]) if isinstance(parts[0], list) else parts[0]})
+    return found
+
+
+def _has_message(entry: dict[str, Any]) -> bool:
+    return isinstance(entry.get("message"), dict) and kind(entry) in ("user", "assistant")
