@@ -4,6 +4,6 @@ from rb_dspy.bank.bank import MemoryBank
 from rb_dspy.bank.doctor import BankStats, Finding
 from rb_dspy.bank.duplicates import NearDuplicate
 from rb_dspy.bank.pending import Pending
-from rb_dspy.bank.store.base import Scope as BankStore
+from rb_dspy.bank.store.overlay import Scope as BankStore
 
 __all__ = ["BankStats", "BankStore", "Finding", "MemoryBank", "NearDuplicate", "Pending"]

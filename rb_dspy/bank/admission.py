@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import pydantic
 
 from rb_dspy.bank.reading import pack_rollouts
-from rb_dspy.bank.store.base import ExperienceRow, Reader
+from rb_dspy.bank.store.base import ExperienceRow
+from rb_dspy.bank.store.overlay import Reader
 from rb_dspy.errors import InputError
 from rb_dspy.schema import ExperienceDraft, Label, MemoryDraft, MemoryItem, Task, Trajectory, Verdict
 from rb_dspy.text import first_error, invisible, normalize

@@ -26,8 +26,8 @@ from rb_dspy.bank.pending import Pending, key_of, pending_of, pending_row
 from rb_dspy.bank.removal import plan, unknown
 from rb_dspy.bank.retrieval import Mode, find
 from rb_dspy.bank.search.searchers import OverlaySearcher, Searcher
-from rb_dspy.bank.store.base import Scope, Unit
-from rb_dspy.bank.store.overlay import Overlay
+from rb_dspy.bank.store.base import Unit
+from rb_dspy.bank.store.overlay import Overlay, Scope
 from rb_dspy.bank.store.sql import Database, SqlScope, scope_names
 from rb_dspy.bank.store.sqlite import SqliteDatabase, restore
 from rb_dspy.errors import EmbedderMismatch, InputError, StorageError

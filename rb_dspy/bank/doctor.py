@@ -12,7 +12,8 @@ import pydantic
 from rb_dspy.bank.admission import new_item
 from rb_dspy.bank.pending import grouped
 from rb_dspy.bank.reading import payloads, unpack_rollouts
-from rb_dspy.bank.store.base import UNITS, Reader, Scope
+from rb_dspy.bank.store.base import UNITS
+from rb_dspy.bank.store.overlay import Reader, Scope
 from rb_dspy.bank.store.sql import Database
 from rb_dspy.bank.store.tables import SCHEMA
 from rb_dspy.errors import CorruptBank

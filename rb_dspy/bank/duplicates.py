@@ -11,8 +11,8 @@ import numpy as np
 import pydantic
 
 from rb_dspy.bank.reading import items_of
-from rb_dspy.bank.store.base import Reader, Scope
 from rb_dspy.bank.store.embedders import unpacked
+from rb_dspy.bank.store.overlay import Reader, Scope
 from rb_dspy.errors import InputError
 from rb_dspy.schema import MemoryItem
 

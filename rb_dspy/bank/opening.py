@@ -12,7 +12,7 @@ from rb_dspy import plugins
 from rb_dspy.bank.search.postgres import PostgresSearcher
 from rb_dspy.bank.search.searchers import Searcher, StoreSearcher
 from rb_dspy.bank.store import embedders, sql
-from rb_dspy.bank.store.base import Scope
+from rb_dspy.bank.store.overlay import Scope
 from rb_dspy.bank.store.postgres import PostgresDatabase
 from rb_dspy.bank.store.sql import Database, SqlScope
 from rb_dspy.bank.store.sqlite import SqliteDatabase

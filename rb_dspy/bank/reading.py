@@ -9,7 +9,8 @@ from hashlib import sha256
 
 import pydantic
 
-from rb_dspy.bank.store.base import ExperienceRow, ItemRow, Reader, SnapshotRow
+from rb_dspy.bank.store.base import ExperienceRow, ItemRow, SnapshotRow
+from rb_dspy.bank.store.overlay import Reader
 from rb_dspy.errors import CorruptBank
 from rb_dspy.schema import (
     Change,

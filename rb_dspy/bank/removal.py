@@ -8,7 +8,8 @@ from typing import Literal
 
 from rb_dspy.bank.pending import grouped
 from rb_dspy.bank.reading import history_of
-from rb_dspy.bank.store.base import ExperienceRow, ItemRow, PendingKey, Reader
+from rb_dspy.bank.store.base import ExperienceRow, ItemRow, PendingKey
+from rb_dspy.bank.store.overlay import Reader
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Removal
 

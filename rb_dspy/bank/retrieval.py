@@ -8,7 +8,8 @@ from typing import Literal, get_args
 
 from rb_dspy.bank.reading import items_and_givers
 from rb_dspy.bank.search.searchers import Searcher
-from rb_dspy.bank.store.base import UNITS, Filter, Hit, Reader, Scope, Unit
+from rb_dspy.bank.store.base import UNITS, Filter, Hit, Unit
+from rb_dspy.bank.store.overlay import Reader, Scope
 from rb_dspy.errors import InputError
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import MemoryItem, Polarity, Retrieved, Task

@@ -19,7 +19,7 @@ import pydantic
 from rb_dspy.bank.admission import NewExperience, admit, checked_draft, new_item, refused
 from rb_dspy.bank.reading import all_experiences
 from rb_dspy.bank.removal import current_ids
-from rb_dspy.bank.store.base import Scope
+from rb_dspy.bank.store.overlay import Scope
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.files import atomic_write, is_database
 from rb_dspy.jsonl import encode, read_objects

@@ -21,18 +21,8 @@ from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.pending import key_of
 from rb_dspy.bank.reading import unpack_rollouts
 from rb_dspy.bank.removal import plan
-from rb_dspy.bank.store.base import (
-    Entry,
-    ExperienceRow,
-    ItemRow,
-    PendingKey,
-    PendingRow,
-    Reader,
-    Scope,
-    SnapshotRow,
-    VectorRow,
-    Writer,
-)
+from rb_dspy.bank.store.base import Entry, ExperienceRow, ItemRow, PendingKey, PendingRow, SnapshotRow, VectorRow
+from rb_dspy.bank.store.overlay import Reader, Scope, Writer
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.protocols import Embedder, Vectors
 from rb_dspy.schema import MemoryDraft, Removal, Task, Trajectory

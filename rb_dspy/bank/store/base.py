@@ -1,15 +1,14 @@
-"""The interface and rows of a store: read one scope at one moment, and write to it in transactions.
+"""The rows of a store.
 
-The reads and writes are small on purpose. The layer above decides, once for all stores, what counts as a duplicate and
-what a removal includes.
+Reads and writes (``sql.py``, ``overlay.py``) are small on purpose. The layer above decides, once for all stores, what
+counts as a duplicate and what a removal includes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, TypedDict, Unpack
+from typing import Literal, NamedTuple, TypedDict
 
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import ChangeKind, Label, Polarity
@@ -158,104 +157,3 @@ class ItemFilter(TypedDict, total=False):
     ids: Collection[str] | None
     seqs: Collection[int] | None
     experiences: Collection[int] | None
-
-
-class Reader(Protocol):
-    """Reads one scope. Rows are ordered by number; ``ended=True`` includes ended rows."""
-
-    def mark(self) -> int:
-        """The highest number used; 0 in an empty scope."""
-        ...
-
-    def experiences(self, *, ended: bool = False, **where: Unpack[ExperienceFilter]) -> list[ExperienceRow]: ...
-
-    def items(self, *, ended: bool = False, **where: Unpack[ItemFilter]) -> list[ItemRow]: ...
-
-    def exposures(
-        self, *, experiences: Collection[int] | None = None, items: Collection[str] | None = None
-    ) -> list[tuple[int, str]]:
-        """Return pairs: number of an experience, and id of an item that its agent was shown."""
-        ...
-
-    def journal(self, *, subjects: Collection[str] | None = None, item: str | None = None) -> list[Entry]:
-        """All entries, or those about ``subjects``, or edits that led to ``item``."""
-        ...
-
-    def snapshots(self) -> list[SnapshotRow]: ...
-
-    def pending(
-        self, *, run_id: str | None = None, task_id: str | None = None, payload: bool = True
-    ) -> list[PendingRow]: ...
-
-
-class Writer(Reader, Protocol):
-    """One transaction: its reads see its writes; at the end, all of it is stored, or nothing."""
-
-    def allocate(self, count: int) -> int:
-        """Reserve the next ``count`` numbers and return the last of them."""
-        ...
-
-    def add(
-        self,
-        *,
-        experiences: Sequence[ExperienceRow] = (),
-        items: Sequence[ItemRow] = (),
-        vectors: Sequence[VectorRow] = (),
-        exposures: Sequence[tuple[int, str]] = (),
-        entries: Sequence[Entry] = (),
-    ) -> None: ...
-
-    def end(self, seqs: Collection[int], at: int) -> None:
-        """End experiences and item rows."""
-        ...
-
-    def add_pending(self, row: PendingRow) -> None: ...
-
-    def fail_pending(self, keys: Collection[PendingKey], error: str) -> None: ...
-
-    def remove_pending(self, keys: Collection[PendingKey]) -> None: ...
-
-    def add_snapshot(self, row: SnapshotRow) -> None: ...
-
-
-class Scope(Protocol):
-    """A scope of a store, or of a fork. Safe to use from threads, and from several processes if the store is shared."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def location(self) -> str:
-        """Where the store is, for messages."""
-        ...
-
-    def reading(self) -> AbstractContextManager[Reader]:
-        """Open a block whose reads, on this thread, all see the state at its beginning.
-
-        Do not call a searcher inside it: a searcher has its own lock.
-        """
-        ...
-
-    def at(self, mark: int) -> Reader:
-        """Return a reader of the state at ``mark``."""
-        ...
-
-    def write(self, *, embedder: tuple[str, int] | None = None) -> AbstractContextManager[Writer]:
-        """Open a transaction.
-
-        Args:
-            embedder: Id and dimension of the embedder whose vectors are written; None if there are none.
-
-        Raises:
-            EmbedderMismatch: The bank belongs to another embedder.
-            StorageError: The database cannot be written.
-        """
-        ...
-
-    def embedder(self) -> tuple[str, int] | None:
-        """Id and dimension of the embedder that the bank belongs to; None until vectors are stored."""
-        ...
-
-    def index_rows(self, unit: Unit, *, after: int, upto: int) -> Iterator[IndexRow]:
-        """Yield rows with a vector, including ended rows, with numbers above ``after`` and up to ``upto``."""
-        ...

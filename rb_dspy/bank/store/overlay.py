@@ -16,13 +16,10 @@ from rb_dspy.bank.store.base import (
     ItemFilter,
     ItemRow,
     PendingRow,
-    Reader,
-    Scope,
     SnapshotRow,
     Unit,
-    Writer,
 )
-from rb_dspy.bank.store.sql import SqlScope, open_scope
+from rb_dspy.bank.store.sql import SqlReader, SqlScope, SqlWriter, open_scope
 from rb_dspy.bank.store.sqlite import SqliteDatabase
 from rb_dspy.errors import EmbedderMismatch, StorageError
 
@@ -33,7 +30,9 @@ T = TypeVar("T")
 class OverlayReader:
     """Reads the rows of ``below`` that are not in ``hidden``, then those of ``own`` (None: no rows)."""
 
-    def __init__(self, below: Reader, own: Reader | None, mark: int, hidden: Mapping[int, int], at: int | None) -> None:
+    def __init__(
+        self, below: Reader, own: SqlReader | None, mark: int, hidden: Mapping[int, int], at: int | None
+    ) -> None:
         self._below = below
         self._own = own
         self._mark = mark
@@ -104,7 +103,7 @@ def visible(rows: Sequence[R], hidden: Mapping[int, int], mark: int, at: int | N
 class OverlayWriter(OverlayReader):
     """Writes to the overlay's own store, and hides rows of the base."""
 
-    def __init__(self, below: Reader, own: Writer, mark: int, hidden: dict[int, int]) -> None:
+    def __init__(self, below: Reader, own: SqlWriter, mark: int, hidden: dict[int, int]) -> None:
         super().__init__(below, own, mark, hidden, None)
         self._writer = own
         self._hiding = hidden
@@ -125,8 +124,8 @@ class Overlay:
 
     def __init__(self, base: Scope, mark: int, *, read_only: bool = False) -> None:
         self.base = base
-        self.name = base.name
-        self.location = f"{base.location}@{mark}"
+        self.name: str = base.name
+        self.location: str = f"{base.location}@{mark}"
         self.born = mark
         self.read_only = read_only
         self.own: SqlScope | None = None
@@ -172,3 +171,13 @@ class Overlay:
             yield from visible([row], self.hidden, self.born, None, True)
         if self.own is not None:
             yield from self.own.index_rows(unit, after=max(after, self.born), upto=upto)
+
+
+Reader = SqlReader | OverlayReader
+"""Reads one scope. Rows are ordered by number; ``ended=True`` includes ended rows."""
+
+Writer = SqlWriter | OverlayWriter
+"""One transaction: its reads see its writes; at the end, all of it is stored, or nothing."""
+
+Scope = SqlScope | Overlay
+"""A scope of a store, or of a fork. Safe to use from threads, and from several processes if the store is shared."""

@@ -256,6 +256,12 @@ class SqlScope(SqlReader):
 
     @contextmanager
     def write(self, *, embedder: tuple[str, int] | None = None, exclusive: bool = False) -> Iterator[SqlWriter]:
+        """Open a transaction; ``embedder``: id and dimension of the one whose vectors are written.
+
+        Raises:
+            EmbedderMismatch: The bank belongs to another embedder.
+            StorageError: The database cannot be written.
+        """
         with self.database.writing(None if exclusive else self.id) as connection:
             if embedder is not None:
                 check_embedder(connection, embedder, self.location)
@@ -272,10 +278,15 @@ class SqlScope(SqlReader):
 
     @contextmanager
     def reading(self) -> Iterator[SqlReader]:
+        """Open a block whose reads, on this thread, all see the state at its beginning.
+
+        Do not call a searcher inside it: a searcher has its own lock.
+        """
         with self.database.reading():
             yield self
 
     def index_rows(self, unit: Unit, *, after: int, upto: int) -> Iterator[IndexRow]:
+        """Yield rows with a vector, including ended rows, with numbers above ``after`` and up to ``upto``."""
         table, vectors = rows_of(unit), tables.vectors
         query = (
             select(table.c.seq, table.c.ended, table.c.task_id, table.c.polarity, vectors.c.data)
