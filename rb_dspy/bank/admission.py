@@ -95,26 +95,6 @@ def admit(draft: ExperienceDraft, *, created_at: str = "") -> NewExperience:
     return NewExperience(draft, row, tuple({item.id: item for item in map(new_item, draft.drafts)}.values()))
 
 
-def experience_draft(
-    task: Task,
-    trajectory: Trajectory | Sequence[Trajectory],
-    verdict: Verdict | Sequence[Verdict],
-    drafts: Sequence[MemoryDraft],
-    **more: Any,
-) -> ExperienceDraft:
-    """Convert the arguments of ``MemoryBank.append`` to a draft. Raises ``InputError``."""
-    try:
-        return ExperienceDraft(
-            task=task,
-            trajectories=(trajectory,) if isinstance(trajectory, Trajectory) else tuple(trajectory),
-            verdicts=(verdict,) if isinstance(verdict, Verdict) else tuple(verdict),
-            drafts=tuple(drafts),
-            **more,
-        )
-    except pydantic.ValidationError as exc:
-        raise refused(exc) from None
-
-
 def item_ids(scope: str, shown: Sequence[MemoryItem]) -> tuple[str, ...]:
     """Return the ids of the shown items. Items of other scopes are skipped, with a warning in the log."""
     items = tuple(shown)

@@ -7,18 +7,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self
 
+import pydantic
+
 from rb_dspy import plugins
 from rb_dspy.bank import doctor, duplicates, opening, purging, reading, transfer, writing
 from rb_dspy.bank.admission import (
     admit,
     checked_draft,
     checked_name,
-    experience_draft,
     handwritten,
     identity,
     item_ids,
     item_text,
     new_item,
+    refused,
 )
 from rb_dspy.bank.doctor import BankStats, Finding
 from rb_dspy.bank.embedding import embed, reindex
@@ -198,15 +200,22 @@ class MemoryBank:
         if not again:
             with self._store.reading() as reader:
                 drafts, note = writing.without_removed(reader, drafts, note)
-        draft = experience_draft(
-            *(task, trajectory, verdict, drafts),
-            run_id=run_id,
-            polarity=polarity,
-            distiller=distiller,
-            note=note,
-            origin=origin,
-            shown=item_ids(self.scope, shown),
-        )
+        given = item_ids(self.scope, shown)
+        try:
+            draft = ExperienceDraft(
+                task=task,
+                trajectories=(trajectory,) if isinstance(trajectory, Trajectory) else tuple(trajectory),
+                verdicts=(verdict,) if isinstance(verdict, Verdict) else tuple(verdict),
+                drafts=tuple(drafts),
+                run_id=run_id,
+                polarity=polarity,
+                distiller=distiller,
+                note=note,
+                origin=origin,
+                shown=given,
+            )
+        except pydantic.ValidationError as exc:
+            raise refused(exc) from None
         (id,) = self.append_many([draft])
         return self._stored(task, id)
 

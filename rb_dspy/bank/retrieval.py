@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from numbers import Integral, Real
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from rb_dspy.bank.reading import items_and_givers
 from rb_dspy.bank.search.searchers import Searcher
@@ -42,7 +42,7 @@ def find(
     polarity: Polarity | None,
 ) -> list[Retrieved]:
     """See ``MemoryBank.retrieve``. ``embed`` is called at most once, and never if there are no rows to search."""
-    _check(query, k, unit, mode, min_score, exclude_tasks, polarity)
+    _check(query=query, k=k, unit=unit, mode=mode, min_score=min_score, exclude_tasks=exclude_tasks, polarity=polarity)
     own_task = query.id if isinstance(query, Task) else None
     query = normalize((query.key or query.instruction) if isinstance(query, Task) else query)
     if k == 0 or searcher.is_empty(unit):
@@ -55,67 +55,54 @@ def find(
         rankings.append(lambda number: searcher.nearest(unit, vector, number, only))
     if mode != "dense":
         rankings.append(lambda number: searcher.matching(unit, query, number, only))
+
+    def is_shown(item: MemoryItem) -> bool:
+        """Searches filter rows; an item that several experiences gave has the polarity and the task of the earliest."""
+        return polarity in (None, item.polarity) and item.provenance.task_id != own_task
+
     ranking = rankings[0] if len(rankings) == 1 else _fused(rankings)
     count = k
     while True:
         hits = ranking(count)  # outside the block below, because a searcher has its own lock
         passed = hits if min_score is None else [hit for hit in hits if hit.score >= min_score - 1e-5]
         with scope.reading() as reader:
-            found = _load_results(reader, scope.name, unit, passed, k, own_task, polarity)
+            found = _load_results(reader, scope.name, unit, passed, k, is_shown)
         if len(found) >= k or len(passed) < count:
             return found[:k]
         count *= 4
 
 
-def _check(
-    query: object,
-    k: object,
-    unit: object,
-    mode: object,
-    min_score: object,
-    exclude_tasks: object,
-    polarity: object,
-) -> None:
-    tasks = not isinstance(exclude_tasks, str) and isinstance(exclude_tasks, Collection)  # a str is a collection, too
-    valid: tuple[tuple[str, object, bool, str], ...] = (
-        ("query", query, isinstance(query, str | Task), "a text, or a Task"),
-        ("k", k, isinstance(k, Integral) and int(k) >= 0, "a whole number, 0 or more"),
-        *(
-            (name, value, value in allowed, f"one of {', '.join(map(repr, allowed))}")
-            for name, value, allowed in (
-                ("unit", unit, UNITS),
-                ("mode", mode, get_args(Mode)),
-                ("polarity", polarity, (None, *get_args(Polarity))),
-            )
-        ),
-        ("exclude_tasks", exclude_tasks, tasks, "a list, or a set, of task ids"),
-        (
-            "min_score",
-            min_score,
-            min_score is None or (isinstance(min_score, Real) and -1 <= float(min_score) <= 1),
-            "a cosine, -1 to 1, or None",
-        ),
-    )
-    for name, value, is_valid, expected in valid:
-        if not is_valid:
+_ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "query": (lambda value: isinstance(value, str | Task), "a text, or a Task"),
+    "k": (lambda value: isinstance(value, Integral) and int(value) >= 0, "a whole number, 0 or more"),
+    "unit": (UNITS.__contains__, " or ".join(map(repr, UNITS))),
+    "mode": (get_args(Mode).__contains__, ", ".join(map(repr, get_args(Mode)))),
+    "polarity": ((None, *get_args(Polarity)).__contains__, "None, 'success' or 'failure'"),
+    "exclude_tasks": (  # a str is a collection, too
+        lambda value: isinstance(value, Collection) and not isinstance(value, str),
+        "a list, or a set, of task ids",
+    ),
+    "min_score": (
+        lambda value: value is None or (isinstance(value, Real) and -1 <= float(value) <= 1),
+        "a cosine, -1 to 1, or None",
+    ),
+}
+"""What each argument must be: a test, and how an error describes it."""
+
+
+def _check(**given: Any) -> None:
+    for name, value in given.items():
+        is_valid, expected = _ARGUMENTS[name]
+        if not is_valid(value):
             raise InputError(f"{name} {value!r:.40}: expected {expected}")
-    if min_score is not None and mode != "dense":
-        raise InputError(f"min_score is a cosine and does not apply to mode {mode!r}; remove it")
+    if given["min_score"] is not None and given["mode"] != "dense":
+        raise InputError(f"min_score is a cosine and does not apply to mode {given['mode']!r}; remove it")
 
 
 def _load_results(
-    reader: Reader,
-    scope: str,
-    unit: Unit,
-    hits: Sequence[Hit],
-    k: int,
-    own_task: str | None,
-    polarity: Polarity | None,
+    reader: Reader, scope: str, unit: Unit, hits: Sequence[Hit], k: int, is_shown: Callable[[MemoryItem], bool]
 ) -> list[Retrieved]:
-    """Load the results. Several rows of one item become one result; experiences without items are skipped.
-
-    A search filters rows by ``polarity``; an item that several experiences gave has that of the earliest.
-    """
+    """Load the results. Several rows of one item become one result; experiences without items are skipped."""
     seqs = [hit.seq for hit in hits]
     ids: dict[int, tuple[str, ...]]
     if unit == "item":
@@ -130,8 +117,7 @@ def _load_results(
     found: dict[object, Retrieved] = {}
     for hit in hits:
         giver = givers.get(rows[hit.seq].experience if unit == "item" and hit.seq in rows else hit.seq)
-        candidates = [items[id] for id in ids.get(hit.seq, ()) if id in items]
-        shown = [item for item in candidates if polarity in (None, item.polarity) and not _is_from_task(item, own_task)]
+        shown = [item for id in ids.get(hit.seq, ()) if (item := items.get(id)) and is_shown(item)]
         key = shown[0].id if unit == "item" and shown else hit.seq
         if giver is None or not shown or key in found:
             continue
@@ -145,10 +131,6 @@ def _load_results(
         if len(found) == k:
             break
     return list(found.values())
-
-
-def _is_from_task(item: MemoryItem, task_id: str | None) -> bool:
-    return task_id is not None and item.provenance.task_id == task_id
 
 
 def _fused(rankings: Sequence[Ranking]) -> Ranking:

@@ -9,7 +9,7 @@ from dataclasses import fields
 from functools import cache
 from operator import itemgetter
 from types import MappingProxyType
-from typing import Any, Protocol, Unpack
+from typing import Any, Unpack
 
 from sqlalchemy import (
     ColumnElement,
@@ -40,6 +40,8 @@ from rb_dspy.bank.store.base import (
     VectorRow,
 )
 from rb_dspy.bank.store.embedders import check_embedder, embedder_of, meta, meta_value, packed, set_meta
+from rb_dspy.bank.store.postgres import PostgresDatabase
+from rb_dspy.bank.store.sqlite import SqliteDatabase
 from rb_dspy.bank.store.tables import rows_of, texts_of
 from rb_dspy.errors import UnknownScope
 
@@ -50,33 +52,7 @@ _INDEX_PAGE = 5_000
 """Rows of the index read per page."""
 
 
-class Database(Protocol):
-    """What differs between SQLite and PostgreSQL."""
-
-    location: str
-
-    def reading(self) -> AbstractContextManager[Connection]:
-        """Open a read-only transaction, whose reads all see one state. Blocks of one thread nest."""
-        ...
-
-    def writing(self, scope_id: int | None = None) -> AbstractContextManager[Connection]:
-        """Open a transaction that is committed at the end. Writers of one scope take turns.
-
-        ``scope_id``: the only scope written to; None excludes all other writers.
-        """
-        ...
-
-    def close(self) -> None: ...
-
-    def vacuum(self) -> None:
-        """Rewrite the tables without deleted data."""
-        ...
-
-    def check(self) -> list[str]:
-        """Return the problems that the database finds in its files."""
-        ...
-
-    def bytes_on_disk(self) -> int: ...
+Database = SqliteDatabase | PostgresDatabase
 
 
 class SqlReader:

@@ -70,6 +70,7 @@ class SqliteDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
+        """Open a read-only transaction, whose reads all see one state. Blocks of one thread nest."""
         self._check_open()
         current = getattr(self._current, "connection", None)
         if current is not None:
@@ -86,6 +87,7 @@ class SqliteDatabase:
 
     @contextmanager
     def writing(self, scope_id: int | None = None) -> Iterator[Connection]:
+        """Open a transaction that is committed at the end. Writers take turns."""
         self._check_open()
         if not self._writable:
             raise StorageError(
