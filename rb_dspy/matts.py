@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import dspy
 
-from rb_dspy.backbones import Ledger, lm_for
+from rb_dspy.backbones import lm_for
 from rb_dspy.bank import MemoryBank, Pending
 from rb_dspy.concurrency import run_in_thread, run_parallel
 from rb_dspy.config import MattsConfig, MattsMode
@@ -26,7 +26,7 @@ from rb_dspy.program import (
     stored_lessons,
 )
 from rb_dspy.protocols import EnvironmentFactory
-from rb_dspy.schema import Experience, Task, Trajectory, Verdict
+from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Distilled, Memory, Refine, Select, Selection, judge_rollout
 from rb_dspy.steps.memory import render
 from rb_dspy.text import summary_line
@@ -253,27 +253,8 @@ def _raise_if_fatal(results: Sequence[object]) -> None:
         raise (fatal or errors)[0]
 
 
-def _prediction(
-    lessons: Lessons,
-    trajectories: tuple[Trajectory, ...],
-    memory: Memory,
-    ledger: Ledger,
-    experience: Experience | None,
-    *,
-    lost: tuple[Lost, ...] = (),
-    launched: int = 0,
-    stored: bool = False,
-) -> dspy.Prediction:
-    return predict_with(
-        lessons,
-        trajectories,
-        memory,
-        ledger,
-        experience,
-        stored,
-        trajectories=trajectories,
-        verdicts=tuple(lessons.verdicts) or (None,) * len(trajectories),
-        selection=lessons.selection,
-        lost=lost,
-        launched=launched,
-    )
+def _prediction(lessons: Lessons, rollouts: tuple[Trajectory, ...], *parts: Any, **more: Any) -> dspy.Prediction:
+    """``predict_with``, and what scaling adds."""
+    verdicts = tuple(lessons.verdicts) or (None,) * len(rollouts)
+    added = {"trajectories": rollouts, "verdicts": verdicts, "selection": lessons.selection, "lost": (), "launched": 0}
+    return predict_with(lessons, rollouts, *parts, **added | more)
