@@ -110,7 +110,7 @@ class RunLog:
             return
         try:
             function(*args, run_id=self.id, **kwargs)
-        except FAILURES as exc:
+        except Exception as exc:  # noqa: BLE001 (an artifact store raises errors of its own, such as botocore's)
             self._failing = True
             if not self._warned:
                 log.warning("MLflow: run %s is incomplete: %s", self.id, failure(exc))

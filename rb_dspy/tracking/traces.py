@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -22,6 +22,7 @@ from mlflow.utils.autologging_utils import autologging_is_disabled
 from rb_dspy.program import as_task
 from rb_dspy.redaction import SECRET_NAME
 from rb_dspy.stream import TaskResult
+from rb_dspy.text import summary_line
 from rb_dspy.tracking.connection import RunLog
 
 log = logging.getLogger("rb_dspy")
@@ -93,6 +94,30 @@ class TaskTraces:
                 self._run.write(lambda run_id, feedback=feedback: mlflow.log_feedback(**feedback))
 
 
+class _Callback(MlflowCallback):
+    """MLflow's own, which stores every exception's message and stack; here without keys and without causes."""
+
+    def on_module_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
+        super().on_module_end(call_id, outputs, _without_keys(exception))
+
+    def on_lm_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
+        super().on_lm_end(call_id, outputs, _without_keys(exception))
+
+    def on_adapter_format_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
+        super().on_adapter_format_end(call_id, outputs, _without_keys(exception))
+
+    def on_adapter_parse_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
+        super().on_adapter_parse_end(call_id, outputs, _without_keys(exception))
+
+    def on_tool_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
+        super().on_tool_end(call_id, outputs, _without_keys(exception))
+
+
+def _without_keys(exc: Exception | None) -> Exception | None:
+    """An exception of the same name and place."""
+    return exc and type(type(exc).__name__, (Exception,), {})(summary_line(exc)).with_traceback(exc.__traceback__)
+
+
 class _Autologging:
     """Counts the blocks that trace at the moment, in all threads."""
 
@@ -104,14 +129,14 @@ class _Autologging:
 @contextmanager
 def _autologging() -> Iterator[None]:
     state = _Autologging
+    callbacks = [*(each for each in dspy.settings.callbacks if not isinstance(each, MlflowCallback)), _Callback()]
     with state.lock:
         if state.blocks == 0:
-            state.undo = _switch_on()
+            with dspy.context(callbacks=callbacks):  # so that autologging adds no callback of its own
+                state.undo = _switch_on()
         state.blocks += 1
-    callbacks = dspy.settings.callbacks
-    known = any(isinstance(each, MlflowCallback) for each in callbacks)
     try:
-        with nullcontext() if known else dspy.context(callbacks=[*callbacks, MlflowCallback()], track_usage=True):
+        with dspy.context(callbacks=callbacks, track_usage=True):
             yield
     finally:
         with state.lock:

@@ -12,6 +12,7 @@ from typing import Any
 import dspy
 import mlflow
 import pytest
+from dspy import lm15
 
 from rb_dspy import (
     Backbones,
@@ -102,6 +103,26 @@ def test_no_trace_has_a_key(tracer: Tracker, place: Path, bank: MemoryBank) -> N
     assert MARKER not in dump(place)
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_no_trace_has_a_key_that_an_error_repeats(
+    tracer: Tracker, place: Path, bank: MemoryBank, own: bool, request: pytest.FixtureRequest
+) -> None:
+    if own:
+        request.getfixturevalue("own_autolog")
+    secret = "AIza" + f"SyD-{MARKER}-567890abcdefghijklmnopqrstu"[:35]
+
+    def refuses(prompt: Any) -> Any:
+        raise lm15.ServerError(f"not allowed: {secret}")
+
+    program = ReasoningBank(backbones=backbones(refuses), environments=Lock.make)
+    with tracer.stream_run(program, locks(1), bank, run_id="echo") as run:
+        report = run_stream(program, locks(1), bank, run_id="echo", on_result=run.on_result)
+    assert "not allowed: [redacted]" in report.results[0].error
+    assert len(traces()) == 1
+    assert "not allowed: [redacted]" in dump(place)
+    assert MARKER not in dump(place)
+
+
 async def test_texts_and_tasks_done_side_by_side_have_a_trace_each(tracer: Tracker, bank: MemoryBank) -> None:
     program, stream = opener(), locks(3)
 
@@ -186,7 +207,6 @@ def test_autologging_that_is_on_stays_on(tracer: Tracker, bank: MemoryBank, own_
     callbacks = list(dspy.settings.callbacks)
     with tracer.stream_run(program, locks(1), bank, run_id="own") as run:
         run_stream(program, locks(1), bank, run_id="own", on_result=run.on_result)
-        assert dspy.settings.callbacks == callbacks
     assert dspy.settings.callbacks == callbacks
     assert "ReasoningBank.forward" in own_autolog
     own_autolog.clear()
