@@ -76,8 +76,7 @@ def _run(
     with status if out.is_terminal and not json_ else nullcontext():
         run_stream(program, tasks, bank, run_id=report.run_id, learn=marks is not None, on_result=on_result)
     if marks is None and not json_:
-        scored = sum(not each.unscored for each in report.results)
-        out.print(f"without memory: {_of(report.summary().solved, scored)} solved; now with memory")
+        out.print(f"without memory: {report.score()}; now with memory")
 
 
 def _show(result: TaskResult, number: int, marks: Sequence[Text]) -> None:
@@ -101,7 +100,7 @@ def _show(result: TaskResult, number: int, marks: Sequence[Text]) -> None:
 
 
 def _mark(result: TaskResult) -> Text:
-    if result.solved is None:
+    if result.solved is None or (result.error and result.outcome is None):
         return Text("?", "red" if result.error else "dim")
     return Text("✓", "green") if result.solved else Text("✗", "yellow")
 
@@ -117,9 +116,11 @@ def _summary(tasks: Sequence[Task], without: RunReport, with_memory: RunReport) 
     before, after = without.summary(), with_memory.summary()
     numbers = {
         "tasks": len(tasks),
-        "scored": len(tasks) - len(unscored),
+        "scored": len(tasks) - len(unscored) if before.scored or after.scored else 0,
         "without": before.solved,
         "with": after.solved,
+        "without_broke": without.score().broke,
+        "with_broke": with_memory.score().broke,
         "judge_right": after.agreements,
         "judged": after.judged,
         "errors": before.infrastructure_errors + after.infrastructure_errors,
@@ -140,9 +141,10 @@ def _summary(tasks: Sequence[Task], without: RunReport, with_memory: RunReport) 
 def _print(numbers: dict[str, Any], seconds: float) -> None:
     shown = table("", "without memory", "with memory", right=("without memory", "with memory"))
     shown.title, shown.title_justify, shown.title_style = "the same tasks", "left", "bold"
-    scored = numbers["scored"]
-    for name, end, of in (("solved", "", scored), ("second half", "_second_half", numbers["second_half"])):
-        shown.add_row(name, *(_of(numbers[f"{side}{end}"], of) for side in ("without", "with")))
+    scored, sides = numbers["scored"], ("without", "with")
+    broke = [f", {numbers[f'{side}_broke']} broke" if numbers[f"{side}_broke"] else "" for side in sides]
+    shown.add_row("solved", *(_of(numbers[side], scored) + lost for side, lost in zip(sides, broke, strict=True)))
+    shown.add_row("second half", *(_of(numbers[f"{side}_second_half"], numbers["second_half"]) for side in sides))
     out.print()
     out.print(shown)
     facts = f"; {numbers['facts_kept']} of {numbers['tasks']} lessons keep the fact" if "facts_kept" in numbers else ""
@@ -155,8 +157,9 @@ def _print(numbers: dict[str, Any], seconds: float) -> None:
         out.print("\nNo task has a known answer, so nothing can be compared; add answers to the tasks", soft_wrap=True)
         return
     out.print(
-        f"\nWith memory {numbers['with']} of {scored} tasks were solved, without {numbers['without']}. To try another"
-        " model, add --set agent=PROVIDER/MODEL; to measure the difference on your own tasks: rb-dspy evaluate TASKS",
+        f"\nWith memory {numbers['with']} of {scored} tasks were solved{broke[1]}, without {numbers['without']}"
+        f"{broke[0]}. To try another model, add --set agent=PROVIDER/MODEL; to measure the difference on your own"
+        " tasks: rb-dspy evaluate TASKS",
         soft_wrap=True,
     )
 

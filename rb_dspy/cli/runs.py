@@ -33,6 +33,7 @@ def list_runs(bank: options.Bank = None, config: options.Config = None, json_: o
         if json_:
             print_json({**head, "done": len(each.done), "finished": each.finished, "summary": found})
         solved = f"{found['solved']} of {found['scored']}" if found["scored"] else "unknown"
+        solved += f", {found['broke']} broke" if found["broke"] else ""
         cells = (
             head["created_at"][:16].replace("T", " "),
             head["stream"],
@@ -84,13 +85,15 @@ def compare(
 ) -> None:
     """Compare two runs on their common tasks: the difference, with a paired 95 % interval."""
     from rb_dspy.cli.records import find_record, folder_of
+    from rb_dspy.cli.summary import broke
     from rb_dspy.errors import InputError
     from rb_dspy.evaluation import compare as paired
+    from rb_dspy.stream.score import Score
 
     folder = folder_of(options.settings(config, None, bank__url=bank).bank.url)
     runs = [find_record(folder, name) for name in (before, after)]
     scores = [
-        {id: float(row["solved"]) for id, row in each.rows.items() if row["solved"] is not None and not row["error"]}
+        {id: float(bool(row["solved"])) for id, row in each.rows.items() if row["solved"] is not None or broke(row)}
         for each in runs
     ]
     both = [id for id in scores[0] if id in scores[1]]
@@ -99,7 +102,9 @@ def compare(
             f"runs {runs[0].id} and {runs[1].id} have no scored task in common; choose two runs of the same tasks"
         )
     learning = any(each.head["memory"] == "on" for each in runs)
-    found = paired(*({id: [each[id]] for id in both} for each in scores), streams=learning)
+    errors = [[(id, 0) for id in both if broke(each.rows[id])] for each in runs]
+    before_after = [{id: [each[id]] for id in both} for each in scores]
+    found = paired(*before_after, errors_before=errors[0], errors_after=errors[1], streams=learning)
     gained = [id for id in both if scores[0][id] < scores[1][id]]
     lost = [id for id in both if scores[0][id] > scores[1][id]]
     if json_:
@@ -107,8 +112,8 @@ def compare(
         print_json({"before": before, "after": after, "comparison": found, "gained": gained, "lost": lost})
         return
     shown = table("run", "memory", "program", "solved")
-    for each, score in zip(runs, scores, strict=True):
-        solved = f"{sum(score[id] for id in both):.0f} of {counted(len(both), 'task')}"
+    for each, score, lost in zip(runs, scores, errors, strict=True):
+        solved = str(Score(round(sum(score[id] for id in both)), len(both), len(lost)))
         shown.add_row(Text(each.id, "bold"), each.head["memory"], Text(each.head["program"]), solved)
     out.print(shown)
     say(f"{found.verdict}: solved {found}")

@@ -9,6 +9,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from rb_dspy.cli.output import facts, out, short_number
+from rb_dspy.stream.score import Score
 from rb_dspy.text import counted
 
 if TYPE_CHECKING:
@@ -20,16 +21,17 @@ _NO_TRUTH = "unknown: no task was scored by ground truth"
 def numbers(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Counts and rates over rows (``TaskResult.row``); a rate is None if there is nothing to count."""
     rows = list(rows)
-    scored = [row for row in rows if row["solved"] is not None]
-    judged = [row for row in scored if row["judge_agrees"] is not None]
-    solved, agreements = sum(row["solved"] for row in scored), sum(row["judge_agrees"] for row in judged)
+    score = Score.of((row["solved"], broke(row)) for row in rows)
+    judged = [row for row in rows if row["judge_agrees"] is not None]
+    agreements = sum(row["judge_agrees"] for row in judged)
     successes = sum(row["solved"] for row in judged)
     steps = [row["steps"] for row in rows if row["steps"] is not None]
     return {
         "tasks": len(rows),
-        "scored": len(scored),
-        "solved": solved,
-        "success_rate": _rate(solved, len(scored)),
+        "scored": score.scored,
+        "solved": score.solved,
+        "success_rate": _rate(score.solved, score.scored),
+        "broke": score.broke,
         "judged": len(judged),
         "agreements": agreements,
         "judge_agreement": _rate(agreements, len(judged)),
@@ -45,12 +47,18 @@ def numbers(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def broke(row: dict[str, Any]) -> bool:
+    """Whether the task of a row broke: it counts as not solved."""
+    return bool(row["error"]) and row["reward"] is None
+
+
 def print_summary(rows: Sequence[dict[str, Any]], total: int) -> None:
     """Print the summary of ``rows``; the run has ``total`` tasks."""
     found = numbers(rows)
     out.print(Rule("summary", align="left", style="dim"))
     table = facts()
-    table.add_row("solved", share(found["solved"], found["scored"], "task", ", by ground truth", _NO_TRUTH))
+    lost = f", {found['broke']} broke" if found["broke"] else ""
+    table.add_row("solved", share(found["solved"], found["scored"], "task", f"{lost}, by ground truth", _NO_TRUTH))
     if found["judged"]:
         agree = "agrees" if found["judged"] == 1 else "agree"
         of = share(found["agreements"], found["judged"], "verdict", f" {agree} with ground truth", "")
@@ -59,7 +67,7 @@ def print_summary(rows: Sequence[dict[str, Any]], total: int) -> None:
         ("resumed", "resumed", "learned from an earlier rollout, outcome unknown"),
         ("cut off", "cut_off", "ended at the limit of steps or context"),
         ("unknown", "unknown_verdicts", "whose verdict is unknown"),
-        ("failed", "errors", "neither solved nor unsolved; the next run repeats them"),
+        ("failed", "errors", "which count as not solved; the next run repeats them"),
     ):
         if found[key]:
             table.add_row(name, Text(f"{counted(found[key], 'task')} {text}", "red" if key == "errors" else ""))

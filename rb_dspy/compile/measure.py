@@ -28,7 +28,7 @@ def compare_streams(setup: Setup, changed: BankProgram | None, stream: TaskStrea
         with setup.models.use():
             report = setup.run(setup.program, {"stream": stream}).report
         setup.reporter.step()
-        rows = {each.task.id: [None if each.unscored else float(bool(each.solved))] for each in report.results}
+        rows = {each.task.id: [None if each.solved is None else float(each.solved)] for each in report.results}
         errors = {(each.task.id, 0) for each in report.results if each.error}
         return compare(rows, rows, errors_before=errors, errors_after=errors, streams=True)
     programs = {"before": setup.program, "after": changed}

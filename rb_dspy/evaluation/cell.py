@@ -11,16 +11,14 @@ import dspy
 from rb_dspy.backbones import metered
 from rb_dspy.bank import MemoryBank, Pending
 from rb_dspy.environments import ScoredEnvironments
-from rb_dspy.errors import ConfigError, InfrastructureError, InputError, InvalidVector, UnparseableOutput
+from rb_dspy.errors import ConfigError, InfrastructureError, InputError, UnparseableOutput
 from rb_dspy.evaluation.records import TaskRecord
 from rb_dspy.matts import BankProgram
 from rb_dspy.schema import Task
 from rb_dspy.steps import Memory
 from rb_dspy.stream import TaskStream
+from rb_dspy.stream.run import OF_ONE_TASK, forgetful
 from rb_dspy.text import summary_line
-
-_OF_ONE_TASK = (InfrastructureError, UnparseableOutput, InputError, InvalidVector)
-"""Errors of a single task, which is then tried once more."""
 
 
 @dataclass(frozen=True)
@@ -62,19 +60,18 @@ class CellRun:
         if self.learns:
             self._forget(done)
         broken = 0
-        with dspy.context(disable_history=True):  # dspy would keep every prompt for the life of the process
-            for position, task in enumerate(stream):
-                if task.id in done:
-                    continue
-                check()
-                record = self._record(task, position)
-                on_record(record)
-                broken = broken + 1 if record.error else 0
-                if broken and broken == stop_after:
-                    raise InfrastructureError(
-                        f"evaluate: arm {self.arm}, order {self.order}: {broken} tasks in a row broke, the last with:"
-                        f" {record.error}; fix this, then evaluate again with the same folder to continue"
-                    )
+        for position, task in enumerate(stream):
+            if task.id in done:
+                continue
+            check()
+            record = self._record(task, position)
+            on_record(record)
+            broken = broken + 1 if record.error else 0
+            if broken and broken == stop_after:
+                raise InfrastructureError(
+                    f"evaluate: arm {self.arm}, order {self.order}: {broken} tasks in a row broke, the last with:"
+                    f" {record.error}; fix this, then evaluate again with the same folder to continue"
+                )
 
     def _forget(self, done: dict[str, TaskRecord]) -> None:
         """Remove experiences and pending rollouts of tasks without a record, left by a killed process."""
@@ -96,7 +93,7 @@ class CellRun:
         """Run a task; if something breaks, retry once, whatever the outcome was."""
         started = time.monotonic()
         prediction, error, tries = None, "", 0
-        with metered() as ledger:
+        with forgetful(), metered() as ledger:
             while prediction is None and tries < 2:
                 tries += 1
                 try:
@@ -108,7 +105,7 @@ class CellRun:
                         prediction = None
                 except ConfigError:
                     raise
-                except _OF_ONE_TASK as exc:
+                except OF_ONE_TASK as exc:
                     error = summary_line(exc)
         for pending in self._pending(task) if error else ():
             self.bank.delete(pending.id)

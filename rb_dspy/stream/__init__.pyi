@@ -4,6 +4,7 @@ from .program import StreamProgram as StreamProgram, stream_example as stream_ex
 from .report import RunReport as RunReport, Summary as Summary, TaskResult as TaskResult
 from .run import Program as Program, run_stream as run_stream
 from .scaling import PassAt as PassAt, Passes as Passes, Scaling as Scaling
+from .score import Score as Score
 from .split import (
     COMPILE_SHARES as COMPILE_SHARES,
     Streams as Streams,

@@ -59,8 +59,7 @@ class StreamProgram(dspy.Module):
             report = run_stream(self.program, stream, fork, run_id=RUN_ID, stop_after=None)
         if len(report.results) != len(stream):
             raise InputError(f"the bank has a run called {RUN_ID!r} with tasks of this stream; pass a bank without it")
-        scores = [bool(result.solved) for result in report.results if not result.unscored]
-        return dspy.Prediction(report=report, score=sum(scores) / len(scores) if scores else None)
+        return dspy.Prediction(report=report, score=report.summary().success_rate)
 
 
 def stream_example(stream: TaskStream) -> Any:

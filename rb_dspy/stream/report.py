@@ -13,6 +13,7 @@ import pydantic
 from rb_dspy.schema import Label, Outcome, RoleUsage, Task, Trajectory, Usage
 from rb_dspy.steps import Memory
 from rb_dspy.stream.scaling import Scaling, scaling
+from rb_dspy.stream.score import Score
 from rb_dspy.text import counted
 
 
@@ -20,8 +21,8 @@ from rb_dspy.text import counted
 class TaskResult:
     """One task of a run.
 
-    A task with an ``error`` is neither success nor failure. It has no ``prediction`` then, unless only its scoring
-    failed.
+    A task with an ``error`` and no ``outcome`` broke, and counts as not solved. It has no ``prediction`` then, unless
+    only its scoring failed.
     """
 
     task: Task
@@ -58,20 +59,20 @@ class TaskResult:
 
     @property
     def solved(self) -> bool | None:
-        """Whether the task succeeded by ground truth; None if there is none."""
-        return self.outcome.success if self.outcome is not None else None
+        """Whether the task succeeded by ground truth; False if it broke; None if it was done without ground truth."""
+        return self.outcome.success if self.outcome is not None else False if self.error else None
 
     @property
     def unscored(self) -> bool:
         """Whether the task was done but has no ground truth: it counts neither as solved nor as failed."""
-        return self.outcome is None and not self.error
+        return self.solved is None
 
     @property
     def agreed(self) -> bool | None:
         """Whether the judge agrees with ground truth; None if either is unknown."""
-        if self.solved is None or self.label in (None, "unknown"):
+        if self.outcome is None or self.label in (None, "unknown"):
             return None
-        return (self.label == "success") == self.solved
+        return (self.label == "success") == self.outcome.success
 
     def row(self) -> dict[str, Any]:
         """Return a flat row for JSON Lines, CSV or pandas; unknown values are None."""
@@ -112,7 +113,7 @@ class Summary(pydantic.BaseModel):
     infrastructure_errors: int
     """Tasks with an ``error``, whether or not they were scored."""
     scored: int
-    """Tasks with ground truth."""
+    """Tasks with ground truth, and those that broke, which count as not solved."""
     solved: int
     judged: int
     """Scored tasks that the judge called a success or a failure."""
@@ -156,11 +157,12 @@ class RunReport:
     """Tasks that the run had already learned from."""
 
     def __repr__(self) -> str:
-        summary = self.summary()
-        errors = [result.error for result in self.results if result.error]
-        failed = f", {len(errors)} failed: {errors[0]}" if errors else ""
-        solved = f"solved {summary.solved} of {summary.scored} scored"
-        return f"RunReport({self.run_id!r}: {counted(summary.tasks, 'task')}, {solved}{failed})"
+        first = next((f"; the first error: {result.error}" for result in self.results if result.error), "")
+        return f"RunReport({self.run_id!r}: {counted(len(self.results), 'task')}, {self.score()}{first})"
+
+    def score(self) -> Score:
+        """Return how many tasks were solved, of how many."""
+        return Score.of((each.solved, bool(each.error) and each.outcome is None) for each in self.results)
 
     def rows(self) -> list[dict[str, Any]]:
         """``TaskResult.row`` of each task: ``pandas.DataFrame(report.rows())``."""
@@ -172,8 +174,8 @@ class RunReport:
     def summary(self) -> Summary:
         """Return the run in numbers."""
         done = [result.prediction for result in self.results if result.prediction is not None]
-        scored = [result for result in self.results if result.outcome is not None]
-        judged = [result for result in scored if result.agreed is not None]
+        score = self.score()
+        judged = [result for result in self.results if result.agreed is not None]
         successes = sum(bool(result.solved) for result in judged)
         stops = Counter(rollout.stop_reason for result in self.results for rollout in result.rollouts)
         return Summary(
@@ -181,8 +183,8 @@ class RunReport:
             skipped=self.skipped,
             resumed=sum(result.resumed for result in self.results),
             infrastructure_errors=sum(bool(result.error) for result in self.results),
-            scored=len(scored),
-            solved=sum(bool(result.solved) for result in scored),
+            scored=score.scored,
+            solved=score.solved,
             judged=len(judged),
             agreements=sum(bool(result.agreed) for result in judged),
             false_successes=sum(result.label == "success" and not result.solved for result in judged),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import inspect
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -24,7 +26,7 @@ from rb_dspy.stream.report import RunReport, TaskResult
 from rb_dspy.stream.stream import TaskStream
 from rb_dspy.text import summary_line
 
-_OF_ONE_TASK = (InfrastructureError, UnparseableOutput, InputError, InvalidVector)
+OF_ONE_TASK = (InfrastructureError, UnparseableOutput, InputError, InvalidVector)
 """Errors that affect only one task."""
 
 
@@ -71,8 +73,8 @@ def run_stream(
         learn: If False, every task is done once more with the current bank, which is not changed.
         environments: Used instead of the program's own.
         on_result: Called after each task, in this thread.
-        stop_after: The run ends after this many ``InfrastructureError`` in a row, because a server is probably down;
-            None: never.
+        stop_after: The run ends after this many tasks in a row whose server, environment or scoring failed; None:
+            never.
 
     Returns:
         The results of this call, in order; resumed tasks first.
@@ -83,6 +85,9 @@ def run_stream(
         InfrastructureError: ``stop_after`` tasks in a row failed.
         BankError: The bank cannot be read or written.
         InputError: Before anything is done: an argument is invalid, or two tasks have the same id.
+
+    An exception that ends a run, also ``KeyboardInterrupt``, has the results so far, and with them the run id, in its
+    attribute ``report``.
     """
     if not (callable(program) and hasattr(program, "environments") and hasattr(program, "resume")):
         raise InputError(f"got {type(program).__name__} for program; expected a ReasoningBank, or a MaTTS")
@@ -115,25 +120,42 @@ def run_stream(
     jobs = [(waiting.task, partial(resume, waiting)) for waiting in pending]
     jobs += [(task, partial(do, task)) for task in tasks if task.id not in done]
     failed = 0
-    with dspy.context(disable_history=True):  # dspy would keep 17 KB per call until the process ends
+    try:
         for task, job in jobs:
-            with metered() as ledger:
+            with forgetful(), metered() as ledger:
                 try:
                     result = job()
+                    broke = bool(result.error) and result.outcome is None  # its scoring failed
                 except ConfigError:
                     raise
-                except _OF_ONE_TASK as exc:
-                    failed = failed + 1 if isinstance(exc, InfrastructureError) else 0
+                except OF_ONE_TASK as exc:
+                    broke = isinstance(exc, InfrastructureError)
                     result = TaskResult(task, error=summary_line(exc))
-                else:
-                    failed = 0
+            failed = failed + 1 if broke else 0
             result = replace(result, usage=ledger.usage(), run_id=report.run_id, position=positions.get(task.id))
             report.results.append(result)
             if on_result is not None:
                 on_result(result)
             if failed and failed == stop_after:
-                raise InfrastructureError(f"{failed} tasks in a row failed; the last one: {result.error}")
+                raise InfrastructureError(
+                    f"{failed} tasks in a row failed; the last one: {result.error}; {report.score()} so far; fix this,"
+                    f" then continue run {report.run_id!r}"
+                )
+    except BaseException as exc:
+        exc.report = report  # type: ignore[attr-defined]
+        raise
     return report
+
+
+def forgetful() -> AbstractContextManager[None]:
+    """Keep dspy from storing every call until the process ends: 17 KB of history each, and the trace.
+
+    A trace that somebody collects in a ``dspy.context``, such as an optimizer, is kept.
+    """
+    everyone = contextvars.Context().run(lambda: dspy.settings.trace)
+    trace = {"trace": []} if dspy.settings.trace is everyone else {}
+    context: AbstractContextManager[None] = dspy.context(disable_history=True, **trace)
+    return context
 
 
 def _scored(program: Program, task: Task, prediction: dspy.Prediction, scored: ScoredEnvironments) -> TaskResult:

@@ -85,7 +85,8 @@ def test_a_run_by_hand() -> None:
     )
     summary = report.summary()
     assert (summary.tasks, summary.skipped, summary.resumed, summary.infrastructure_errors) == (7, 3, 1, 1)
-    assert (summary.scored, summary.solved, summary.success_rate) == (4, 2, 0.5)
+    assert (summary.scored, summary.solved, summary.success_rate) == (5, 2, 0.4)
+    assert str(report.score()) == "2 of 5 solved, 1 broke"
     assert (summary.judged, summary.agreements) == (3, 2)
     assert summary.judge_agreement == pytest.approx(2 / 3)
     assert (summary.false_successes, summary.unknown_verdicts) == (1, 1)
@@ -93,14 +94,17 @@ def test_a_run_by_hand() -> None:
     assert (summary.mean_steps, summary.truncated, summary.shown, summary.items) == (3, 0, 0, 0)
     assert summary.usage == {"agent": RoleUsage(calls=6, prompt_tokens=30, seconds=1.5)}
     assert summary.scaling is None
-    assert json.loads(summary.model_dump_json())["success_rate"] == 0.5
+    assert json.loads(summary.model_dump_json())["success_rate"] == 0.4
 
 
 def test_a_run_of_nothing_has_no_rates() -> None:
-    for report in (RunReport("r"), RunReport("r", [TaskResult(TASK, error="no server")])):
+    broke = TaskResult(TASK, error="no server")
+    for report, rate in (RunReport("r"), None), (RunReport("r", [broke]), 0.0):
         summary = report.summary()
-        rates = summary.success_rate, summary.judge_agreement, summary.judge_base_rate
-        assert (*rates, summary.mean_steps, summary.scaling) == (None,) * 5
+        assert summary.success_rate == rate
+        rates = summary.judge_agreement, summary.judge_base_rate
+        assert (*rates, summary.mean_steps, summary.scaling) == (None,) * 4
+    assert RunReport("r", [broke, done("success", None)]).summary().success_rate is None, "nothing has ground truth"
 
 
 @given(st.lists(st.tuples(st.sampled_from(["success", "failure", "unknown"]), st.booleans()), max_size=12))
@@ -120,7 +124,7 @@ def test_rows_of_results_made_by_hand_are_counted() -> None:
 
 
 def test_a_report_is_shown_in_one_line() -> None:
-    assert repr(RunReport("r", [done("success", True)])) == "RunReport('r': 1 task, solved 1 of 1 scored)"
+    assert repr(RunReport("r", [done("success", True)])) == "RunReport('r': 1 task, 1 of 1 solved)"
 
 
 # pass@k and the oracle

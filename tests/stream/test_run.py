@@ -14,7 +14,18 @@ import numpy as np
 import pytest
 from dspy import lm15
 
-from rb_dspy import MaTTS, MemoryBank, ReasoningBank, Task, TaskResult, TaskStream, Trajectory, run_stream
+from rb_dspy import (
+    MaTTS,
+    MemoryBank,
+    ReasoningBank,
+    StreamProgram,
+    Task,
+    TaskResult,
+    TaskStream,
+    Trajectory,
+    evaluate,
+    run_stream,
+)
 from rb_dspy.bank import Pending
 from rb_dspy.config import ActConfig, ProgramConfig
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, InputError
@@ -128,7 +139,7 @@ def test_rows_are_plain_and_tell_what_failed(bank: MemoryBank) -> None:
     ]
     assert [(row["solved"], row["verdict"], row["steps"], row["rollouts"]) for row in rows] == [
         (False, "failure", 1, 1),
-        (None, None, None, 0),
+        (False, None, None, 0),
         (False, "failure", 1, 1),
     ]
     assert "gone" in rows[1]["error"]
@@ -190,7 +201,7 @@ def test_other_arguments_that_cannot_be_used_are_refused_before_a_model_is_asked
 def test_a_call_that_fails_costs_one_task(bank: MemoryBank, output: str) -> None:
     report = run_stream(program(fails(output, 1)), locks(3), bank, run_id="r")
     assert ["overloaded" in result.error for result in report.results] == [False, True, False]
-    assert (report.summary().infrastructure_errors, report.summary().scored) == (1, 2)
+    assert (report.summary().infrastructure_errors, report.summary().scored) == (1, 3)
     assert learned(bank) == ["lock/Abus/0", "lock/Abus/2"]
     assert waiting(bank) == ([] if output == "action" else ["lock/Abus/1"])
     if output != "action":
@@ -257,6 +268,52 @@ def test_a_server_that_is_down_ends_the_run_before_it_uses_up_the_stream(
     with pytest.raises(InfrastructureError, match="overloaded") if stop_after else nullcontext():
         run_stream(down, locks(9), bank, on_result=results.append, stop_after=stop_after)
     assert len(results) == count
+
+
+class Unscored(Lock):
+    """A lock whose scorer is down."""
+
+    def outcome(self) -> Any:
+        raise OSError("the scorer is down")
+
+
+def test_scoring_that_breaks_ends_a_run_and_a_run_that_ends_keeps_its_report(bank: MemoryBank) -> None:
+    unscored = ReasoningBank(
+        backbones=backbones(), environments=lambda task, rollout_id: Unscored.make(task, rollout_id)
+    )
+    with pytest.raises(InfrastructureError, match="the scorer is down") as stopped:
+        run_stream(unscored, locks(9), bank)
+    report = stopped.value.report  # type: ignore[attr-defined]
+    assert [result.task for result in report.results] == locks(3)
+    assert repr(report.run_id) in str(stopped.value)
+    assert "0 of 3 solved, 3 broke" in str(stopped.value)
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        run_stream(program(fails("action", 1, error=KeyboardInterrupt)), locks(3), bank)
+    assert len(interrupted.value.report.results) == 1  # type: ignore[attr-defined]
+
+
+def test_a_task_that_breaks_is_not_solved_whoever_counts(bank: MemoryBank) -> None:
+    knows = fails("action", 1)
+    tasks = [Task(id=str(n), instruction=f"Serial {n}. serial {n}.", env_args={"answer": "open"}) for n in range(4)]
+
+    def script(prompt: Prompt) -> Reply:
+        said = knows(prompt)
+        return {**said, "action": "open"} if isinstance(said, dict) and "action" in prompt.wants else said
+
+    asked = ReasoningBank(backbones=backbones(script))
+    summary = run_stream(asked, tasks, bank).summary()
+    one_call = StreamProgram(asked, embedder=HashEmbedder())(stream=TaskStream("asked", tasks)).score
+    arms = evaluate(["none", "bank"], tasks, program=asked, orders=1, embedder=HashEmbedder()).arms.values()
+    assert [summary.success_rate, one_call, *(arm.success.mean for arm in arms if arm.success)] == [0.75] * 4
+
+
+def test_dspys_trace_does_not_grow_unless_somebody_collects_it(bank: MemoryBank) -> None:
+    before = len(dspy.settings.trace)
+    run_stream(program(), locks(2), bank)
+    assert len(dspy.settings.trace) == before
+    with dspy.context(trace=[]):
+        run_stream(program(), locks(2), bank)
+        assert len(dspy.settings.trace) > 2
 
 
 def test_errors_that_do_not_follow_each_other_do_not_end_a_run(bank: MemoryBank) -> None:
