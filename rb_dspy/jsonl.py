@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -104,3 +105,8 @@ def _parse(text: bytes, place: str, expected: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{place}: is {type(value).__name__}, not an object; expected {expected}")
     return value
+
+
+def digest(value: object) -> str:
+    """A digest of a JSON value: 20 hex digits."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:20]

@@ -101,7 +101,6 @@ class EnvironmentFamily(Protocol):
         ``fold_of(template: str) -> Fold | None``: the fold of a template. Splits keep folds together: ``train`` is for
         compiling, ``dev`` for choosing, ``test`` is held out.
         ``lessons(tasks) -> Sequence[MemoryDraft]``: the right lessons for these tasks, for baselines only.
-        ``turns(task) -> int``: how many turns a task takes, if that is known; for estimates of cost.
         ``keeps_fact(task, lesson: str) -> bool``: whether a lesson keeps the fact that the task teaches.
     """
 

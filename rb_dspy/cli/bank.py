@@ -144,15 +144,16 @@ def stats(
 def pending(
     on: options.OnBank,
     learn: Annotated[bool, typer.Option("--learn", help="Judge these rollouts and learn from them now.")] = False,
+    program: options.ProgramName = None,
     set_: options.Set = None,
 ) -> None:
     """List pending rollouts, which are not learned from yet, oldest first."""
     if learn:
         where = {"bank__url": on.bank, "bank__scope": on.scope}
-        _learn(options.program_settings(on.config, set_, None, None, **where), json_=on.json_)
+        _learn(options.program_settings(on.config, set_, None, None, **where), program, json_=on.json_)
         return
-    if set_:
-        raise InputError("bank pending: --set needs --learn; add --learn")
+    if set_ or program:
+        raise InputError("bank pending: --set and --program need --learn; add --learn")
     with on.open() as opened:
         found = opened.pending()
     shown = table("id", "task", "run", "rollouts", "tries", "last error", right=("rollouts", "tries"))
@@ -169,13 +170,13 @@ def pending(
         out.print(shown if found else "no pending rollouts")
 
 
-def _learn(chosen: Any, *, json_: bool) -> None:
+def _learn(chosen: Any, program_name: str | None, *, json_: bool) -> None:
     """Learn from all pending rollouts. Raises the last error if every one failed."""
     from rb_dspy.bank import MemoryBank
     from rb_dspy.cli.program import build_program
     from rb_dspy.matts import MaTTS
 
-    program = build_program(chosen)
+    program = build_program(chosen, prompts=program_name)
     learner = program if isinstance(program, MaTTS) else MaTTS(program)  # it learns from any number of rollouts
     config, errors = chosen.bank, list[RBError]()
     with MemoryBank.open(config.url, scope=config.scope, embedder=config.embedder, create=False) as opened:

@@ -14,6 +14,7 @@ from rb_dspy.cli.output import (
     bar,
     confirm_cost,
     ends_on_interrupt,
+    err,
     library_log,
     out,
     print_diff,
@@ -58,7 +59,7 @@ def compile_(
     from rb_dspy.cli.program import reflection_model, start_bank, tracker
     from rb_dspy.cli.tasks import compile_streams
     from rb_dspy.compile.compile import compile_program
-    from rb_dspy.compile.plan import plan_compile
+    from rb_dspy.compile.plan import measure_compile, plan_compile
     from rb_dspy.compile.progress import Progress
     from rb_dspy.compile.state import read_state
 
@@ -77,6 +78,7 @@ def compile_(
         arguments: dict[str, Any] = {"optimizer": optimizer, "step": step, "budget": budget, "bank": start}
         arguments |= {"orders": orders, "window": window, "threads": threads}
         plan = plan_compile(built, streams, **arguments)
+        asks = not (yes or on.json_)
         of_model: dict[str, Any] = {"bank": start, "embedder": chosen.bank.embedder, "environments": on.env}
         if registry is not None and register is not None:
             registry.check(built, register, **of_model)
@@ -85,7 +87,11 @@ def compile_(
         if not on.json_:
             say((found.name, "bold"), f"  {optimizer}, step {step}, {counted(budget, 'metric call')}")
             say((str(plan), "dim"))
-        confirm_cost(plan.calls, yes=yes or on.json_)
+        if asks:
+            with err.status("measuring two tasks …"):
+                plan = measure_compile(plan, built, streams, bank=start, embedder=chosen.bank.embedder)
+            say((f"measured: at most {plan.calls:,} calls, {plan.tokens:,} tokens{plan.price}", "dim"))
+        confirm_cost(plan.calls or 0, yes=not asks)
         with (
             ends_on_interrupt("answers are in DSPy's cache; run the same command to continue"),
             tracking.compile_run(Path(found.name).stem, built, streams, params={"seed": chosen.run.seed}) as tracked,

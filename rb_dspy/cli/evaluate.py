@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rb_dspy.cli import options
-from rb_dspy.cli.output import bar, confirm_cost, ends_on_interrupt, out, print_json, say, short_number
+from rb_dspy.cli.output import (
+    bar,
+    command_line,
+    confirm_cost,
+    ends_on_interrupt,
+    err,
+    out,
+    print_json,
+    say,
+    short_number,
+)
 from rb_dspy.errors import InputError
 from rb_dspy.text import counted
 
@@ -24,6 +34,7 @@ SCREENED = 20
 
 @options.shared
 def evaluate(
+    context: typer.Context,
     on: options.OnTasks,
     arms: Annotated[
         str,
@@ -68,7 +79,8 @@ def evaluate(
     from rb_dspy import evaluation
     from rb_dspy.cli.program import start_bank, tracker
     from rb_dspy.cli.tasks import task_stream
-    from rb_dspy.evaluation.plan import describe, describe_sources, digest, plan_of
+    from rb_dspy.evaluation.identity import stable
+    from rb_dspy.evaluation.plan import describe, describe_sources, plan_of
 
     if screen and (arms, models, baseline, orders) != (ARMS, None, None, ORDERS):
         raise InputError(
@@ -89,12 +101,17 @@ def evaluate(
         plan = plan_of(sides, stream, program=None, **shared)
         given: dict[str, Any] = {"lessons": lessons, "embedder": chosen.bank.embedder}
         stated = describe(plan, seed=chosen.run.seed) | describe_sources(plan, **given)
-        place = folder or Path("rb-evaluations") / f"{stream.name}-{stream.digest[:8]}-{digest(stated)[:8]}"
+        place = folder or Path("rb-evaluations") / f"{stream.name}-{stream.digest[:8]}-{stable(stated)[:8]}"
         estimate = evaluation.estimate(sides, stream, **shared, jobs=jobs, folder=place)
+        asks = not (yes or on.json_)
         if not on.json_:
             say((found.name, "bold"), f"  {', '.join(sides)}")
             say((f"{estimate}; results in {place}", "dim"))
-        confirm_cost(estimate.calls, yes=yes or on.json_)
+        if estimate.calls is None and asks:
+            with ends_on_interrupt(f"results are in {place}; the same command continues"), err.status("measuring …"):
+                estimate = evaluation.measure(sides, stream, **shared, **given, jobs=jobs, folder=place)
+            say((str(estimate), "dim"))
+        confirm_cost(estimate.calls or 0, yes=not asks)
         with (
             ends_on_interrupt(f"results are in {place}; the same command continues"),
             tracker(chosen, on.track).evaluation_run(stream.name, stream) as tracked,
@@ -110,6 +127,8 @@ def evaluate(
             report = evaluation.evaluate(
                 sides, stream, **shared, **given, jobs=jobs, folder=place, on_progress=on_progress
             )
+            report = report.model_copy(update={"command": command_line(context)})
+            report.save(place)
             tracked.log_report(report)
     if on.json_:
         print_json({**report.model_dump(mode="json"), "folder": place, "mlflow_run": tracked.id})

@@ -93,7 +93,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _run(args: Sequence[str] | None) -> int:
     try:
-        app(args=args)
+        app(args=args, obj=[*(sys.argv[1:] if args is None else args)])
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # typer turns it into exit code 1
             raise end.__context__ from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -18,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.errors import InputError, StorageError
-from rb_dspy.text import printable
+from rb_dspy.text import printable, redact, without_secrets
 
 
 class SafeConsole(Console):
@@ -114,6 +115,11 @@ def usage_table(usage: Any, money: Any = None) -> Table:
             cells.append(f"{money[role]:.4f}" if role in money else "unknown")
         shown.add_row(Text(str(role)), *cells)
     return shown
+
+
+def command_line(context: typer.Context) -> str:
+    """The command that runs, to be copied, without secrets."""
+    return redact(without_secrets(shlex.join(["rb-dspy", *(context.find_root().obj or ())])))
 
 
 def confirm(question: str) -> None:

@@ -52,7 +52,8 @@ def run(
     """
     from rb_dspy.cli.program import model_names, tracker
     from rb_dspy.cli.records import NO_FILE, folder_of
-    from rb_dspy.compile.state import digest, prompts_of
+    from rb_dspy.compile.state import prompts_of
+    from rb_dspy.jsonl import digest
 
     chosen = on.settings(run__memory=memory, bank__url=bank, bank__scope=scope)
     found = on.source(chosen, task)

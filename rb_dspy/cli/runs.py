@@ -112,8 +112,8 @@ def compare(
         print_json({"before": before, "after": after, "comparison": found, "gained": gained, "lost": lost})
         return
     shown = table("run", "memory", "program", "solved")
-    for each, score, lost in zip(runs, scores, errors, strict=True):
-        solved = str(Score(round(sum(score[id] for id in both)), len(both), len(lost)))
+    for each, score, broken in zip(runs, scores, errors, strict=True):
+        solved = str(Score(round(sum(score[id] for id in both)), len(both), len(broken)))
         shown.add_row(Text(each.id, "bold"), each.head["memory"], Text(each.head["program"]), solved)
     out.print(shown)
     say(f"{found.verdict}: solved {found}")

@@ -121,7 +121,7 @@ def compile_program(
         reflection=str(models.reflection.model),
         seconds=reporter.seconds,
         broken=search.broken,
-        orders=orders if step == "all" else 1,
+        orders=held_out.orders,
         streams={part: getattr(streams, part).digest for part in parts},
         task_parts={fingerprint(task): part for part in parts for task in getattr(streams, part)},
         versions={"rb_dspy": version("rb-dspy"), "dspy": version("dspy")},

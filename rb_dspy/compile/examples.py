@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rb_dspy.bank import MemoryBank
-from rb_dspy.compile.plan import most_dev, no_truth
-from rb_dspy.compile.search import MAX_ERRORS_IN_A_ROW, Setup, first_error
+from rb_dspy.compile.plan import most_dev
+from rb_dspy.compile.search import MAX_ERRORS_IN_A_ROW, Setup, stream_error
 from rb_dspy.compile.steps import step_examples, stratified
 from rb_dspy.errors import InfrastructureError, InputError
+from rb_dspy.evaluation.build import no_truth
 from rb_dspy.stream import TaskStream, run_stream, stream_example
 
 
@@ -50,7 +51,7 @@ def _check_scores(setup: Setup, stream: TaskStream, examples: list[Any]) -> None
     for number, example in enumerate(examples, 1):
         with setup.models.use():
             prediction = setup.run(setup.program, example.inputs())
-        broken = first_error(prediction)
+        broken = stream_error(prediction)
         if prediction.score is not None and not broken:
             return
         error = error or broken

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from contextlib import closing
 
 import dspy
 import pydantic
 
 from rb_dspy.backbones import active
+from rb_dspy.backbones.prices import price_of
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.optimizers import MINIBATCH, check_optimizer, optimizer_name
 from rb_dspy.compile.steps import STEPS, CompileStep, step_module
-from rb_dspy.environments import make_environment
-from rb_dspy.environments.question import ANSWERS
 from rb_dspy.errors import InputError
-from rb_dspy.evaluation import Arm, detectable, estimate
+from rb_dspy.evaluation import Arm, detectable
+from rb_dspy.evaluation.costs import PILOT
+from rb_dspy.evaluation.plan import check_truth, settings_of
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.program import check_bank
-from rb_dspy.stream import Streams, TaskStream
+from rb_dspy.protocols import Embedder
+from rb_dspy.schema import RoleUsage
+from rb_dspy.stream import Streams, run_stream
 from rb_dspy.text import counted
 
 WINDOW = (2, 10)
@@ -27,7 +30,11 @@ GOOD_SAMPLE = 30
 
 
 class CompilePlan(pydantic.BaseModel):
-    """What a compile will do. Calls, tokens and cost are rough upper estimates, without answers from the cache."""
+    """What a compile will do.
+
+    Calls, tokens and cost are upper estimates, without answers from the cache and without the reflection model; they
+    are None until ``measure_compile`` has run two tasks.
+    """
 
     model_config = pydantic.ConfigDict(frozen=True)
 
@@ -43,25 +50,35 @@ class CompilePlan(pydantic.BaseModel):
     """Examples to compile on; for a single step the maximum."""
     dev: int
     """Examples to choose by; for a single step the maximum."""
-    calls: int
+    runs: int
+    """Runs of a task, at most."""
+    calls: int | None = None
     """Calls of language models."""
-    prompt_tokens: int
-    completion_tokens: int
-    cost: float | None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost: float | None = None
     """In US dollars; None if a price is unknown."""
     detectable: float | None
     """The gain that the held-out part shows in 80 % of compiles; None if it can show none."""
 
     @property
-    def tokens(self) -> int:
+    def tokens(self) -> int | None:
         """Prompt and completion tokens together."""
-        return self.prompt_tokens + self.completion_tokens
+        both = self.prompt_tokens, self.completion_tokens
+        return None if both[0] is None or both[1] is None else both[0] + both[1]
+
+    @property
+    def price(self) -> str:
+        """The cost as text; empty if it is unknown."""
+        return "" if self.cost is None else f", about ${self.cost:.2f}"
 
     def __str__(self) -> str:
         held_out, orders = self.tasks["held_out"], f" x {counted(self.orders, 'order')}" if self.step == "all" else ""
         examples = "windows" if self.window > 1 else "examples"
         of_tasks = f" of {self.window} tasks" if self.window > 1 else ""
-        cost = "" if self.cost is None else f", about ${self.cost:.2f}"
+        use = f"calls and cost are measured on the first {counted(PILOT, 'task')}"
+        if self.calls is not None:
+            use = f"{self.calls:,} calls, {self.tokens:,} tokens{self.price}"
         shown = f"{counted(held_out, 'held-out task')}{orders} can show"
         gain = f"{shown} a gain of {100 * self.detectable:.0f} points" if self.detectable else f"{shown} no gain"
         better = detectable(GOOD_SAMPLE, self.orders if self.step == "all" else 1)
@@ -69,7 +86,7 @@ class CompilePlan(pydantic.BaseModel):
             gain += f"; {GOOD_SAMPLE} tasks: {100 * better:.0f}"
         return (
             f"{self.optimizer} on {self.train} {examples}{of_tasks}, {self.dev} of dev; budget {self.budget};"
-            f" at most {self.calls:,} calls, {self.tokens:,} tokens{cost}. {gain}."
+            f" at most {counted(self.runs, 'run')} of a task: {use}. {gain}."
         )
 
 
@@ -85,9 +102,9 @@ def plan_compile(
     window: int | None = None,
     threads: int = 1,
 ) -> CompilePlan:
-    """Plan ``compile_program`` with these arguments: examples, calls, tokens, and the gain that it can show.
+    """Plan ``compile_program`` with these arguments: examples, runs, and the gain that it can show.
 
-    No language model is called. Calls of the reflection model are not counted.
+    No language model is called; ``measure_compile`` adds calls, tokens and cost.
 
     Raises:
         InputError: An argument is invalid.
@@ -115,7 +132,9 @@ def plan_compile(
     dev = min(dev, most_dev(budget))
     if step == "all":
         check_budget(budget, train, dev)
-    usage, cost = _usage(program, parts, step, runs=budget * size, orders=orders)
+    scored = len(streams.dev) + len(streams.held_out)
+    # Of a single step, one run of each part gives the examples; scoring runs at most the step, before and after.
+    runs = 2 * orders * scored if step == "all" else len(streams.compile) + 3 * scored
     return CompilePlan(
         optimizer=optimizer_name(optimizer),
         step=step,
@@ -125,30 +144,39 @@ def plan_compile(
         tasks={name: len(stream) for name, stream in parts.items()},
         train=train,
         dev=dev,
-        calls=usage[0],
-        prompt_tokens=usage[1],
-        completion_tokens=usage[2],
-        cost=cost,
+        runs=budget * size + runs,
         detectable=detectable(len(streams.held_out), orders if step == "all" else 1),
     )
 
 
-def _usage(
-    program: BankProgram, parts: Mapping[str, TaskStream], step: CompileStep, *, runs: int, orders: int
-) -> tuple[list[int], float | None]:
-    """Calls, prompt tokens and completion tokens, and the cost. ``runs``: tasks that the optimizer runs."""
-    arm = Arm(program, backbones=program.backbones or active())
-    usage = [0, 0, 0]
-    cost: float | None = 0.0
-    for part, stream in parts.items():
-        once = estimate({"before": arm, "after": arm}, stream, orders=1)  # two runs of the stream
-        # A single step: half for the run that gives the examples; scoring costs at most one run before and one after.
-        first = 0.0 if step == "all" else 0.5
-        times = first + (runs / len(stream) / 2 if part == "compile" else orders if step == "all" else 1)
-        each = (once.calls, once.prompt_tokens, once.completion_tokens)
-        usage = [so_far + round(times * more) for so_far, more in zip(usage, each, strict=True)]
-        cost = None if cost is None or once.cost is None else cost + times * once.cost
-    return usage, cost
+def measure_compile(
+    plan: CompilePlan,
+    program: BankProgram,
+    streams: Streams,
+    *,
+    bank: MemoryBank | None,
+    embedder: Embedder | str | None,
+) -> CompilePlan:
+    """The plan with calls, tokens and cost, estimated from the first two tasks to compile on, which are run for this.
+
+    Raises:
+        BackboneError: A language model cannot be used at all.
+        InfrastructureError: The tasks break.
+    """
+    first = streams.compile[:PILOT]
+    fork = bank.fork() if bank else MemoryBank.open(None, scope="compile", embedder=embedder)
+    with closing(fork):
+        report = run_stream(program, first, fork, stop_after=len(first))
+    usage = report.summary().usage
+    times, used = plan.runs / len(first), sum(usage.values(), RoleUsage())
+    paid = price_of(usage, settings_of(Arm(program, backbones=program.backbones or active())).models)
+    measured = {
+        "calls": round(times * used.calls),
+        "prompt_tokens": round(times * used.prompt_tokens),
+        "completion_tokens": round(times * used.completion_tokens),
+        "cost": None if paid is None else times * paid,
+    }
+    return plan.model_copy(update=measured)
 
 
 def check_budget(budget: int, train: int, dev: int) -> None:
@@ -164,25 +192,6 @@ def check_budget(budget: int, train: int, dev: int) -> None:
 def most_dev(budget: int) -> int:
     """Maximum number of dev examples, so that the budget covers several candidates."""
     return max(4, budget // 8)
-
-
-def check_truth(stream: TaskStream, program: BankProgram) -> None:
-    """Raise ``InputError`` if the stream is empty, or has only questions without a known answer.
-
-    Other environments say only at the end of a rollout whether there is ground truth.
-    """
-    if not len(stream):
-        raise InputError(f"{stream.name}: has no tasks; expected at least one")
-    questions = program.environments is make_environment and all(task.env == "question" for task in stream)
-    if questions and all(task.env_args.keys().isdisjoint(ANSWERS) for task in stream):
-        raise no_truth(stream)
-
-
-def no_truth(stream: TaskStream) -> InputError:
-    """The error for a stream without ground truth."""
-    question = stream.tasks[0].env == "question"
-    cure = "put the answers into env_args.answer" if question else "let Environment.outcome return it"
-    return InputError(f"{stream.name}: no task has ground truth, so nothing can be scored; {cure}")
 
 
 def _window(streams: Streams) -> int:

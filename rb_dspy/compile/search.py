@@ -14,9 +14,10 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.metric import PREFIX, Metric, demonstrable
 from rb_dspy.compile.models import Models, Sample
 from rb_dspy.compile.progress import Reporter
-from rb_dspy.compile.state import Prompts, digest, prompts_of
+from rb_dspy.compile.state import Prompts, prompts_of
 from rb_dspy.compile.steps import CompileStep, step_module
 from rb_dspy.errors import InfrastructureError, UnparseableOutput
+from rb_dspy.jsonl import digest
 from rb_dspy.matts import BankProgram
 from rb_dspy.protocols import Embedder
 from rb_dspy.stream import StreamProgram, Streams
@@ -104,7 +105,7 @@ class Search:
         try:
             with dspy.context(usage_tracker=None), self.models.use(sample):
                 prediction = self._run(program, inputs)
-            error = first_error(prediction)
+            error = stream_error(prediction)
         except (InfrastructureError, UnparseableOutput) as exc:
             error = summary_line(exc)
         except Exception as exc:  # noqa: BLE001 (stored, and raised when the optimizer is done)
@@ -201,7 +202,7 @@ class Budgeted(dspy.Module):
         self._sample = (lm.kwargs.get("rollout_id") or 0, lm.kwargs.get("temperature"))
 
 
-def first_error(prediction: Any) -> str:
+def stream_error(prediction: Any) -> str:
     """The first error if every task of a stream failed; else empty."""
     report = prediction.get("report")
     errors = [result.error for result in report.results] if report is not None else []

@@ -6,7 +6,6 @@ compiled for other signatures.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ import pydantic
 
 from rb_dspy.errors import DspyTooOld, InputError, SignatureChanged
 from rb_dspy.files import atomic_write
+from rb_dspy.jsonl import digest
 from rb_dspy.text import first_error, summary_line
 
 FORMAT = "rb_dspy program"
@@ -168,11 +168,6 @@ def read_json(path: str | Path, formats: Mapping[str, int]) -> dict[str, Any]:
             " save it again with this release of rb_dspy, or compile again"
         )
     return data
-
-
-def digest(value: Any) -> str:
-    """A digest of a JSON value: 20 hex digits."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:20]
 
 
 def _fields(signature: Any) -> list[list[Any]]:

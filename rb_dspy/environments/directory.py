@@ -79,9 +79,6 @@ class Directory:
     def make(self, task: Task) -> Environment:
         return _Alert(_Args.of(task))
 
-    def turns(self, task: Task) -> int:
-        return 1
-
     def oracle(self, task: Task) -> Sequence[str]:
         return (_Args.of(task).owner,)
 

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from rb_dspy.errors import InfrastructureError, RBError, describe_error
 from rb_dspy.plugins import environment_family
 from rb_dspy.protocols import Environment, EnvironmentFactory
-from rb_dspy.schema import Outcome, Task
+from rb_dspy.schema import Outcome, Task, Trajectory
 
 
 def make_environment(task: Task, rollout_id: str) -> Environment:  # noqa: ARG001 (the call shape of a factory)
@@ -47,6 +47,14 @@ class ScoredEnvironments:
     def broke(self, task_id: str, rollout_id: str) -> str:
         """Return the error of the environment's ``outcome`` in one line; empty if there is none."""
         return self._results.get((task_id, rollout_id), ((), ""))[1]
+
+    def rollout_of(self, task_id: str, trajectory: Trajectory) -> str:
+        """Return the id of the environment that ``trajectory`` was done in.
+
+        An agent of the user's own may not pass it on; then it is that of the task's only rollout, if there is one.
+        """
+        ids = [rollout_id for task, rollout_id in self._results if task == task_id]
+        return ids[0] if len(ids) == 1 else trajectory.rollout_id
 
     def truth(self, task_id: str, rollout_id: str) -> Outcome | None:
         """Return ``outcome``. Raises ``InfrastructureError`` if there is none because scoring failed."""

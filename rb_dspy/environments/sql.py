@@ -83,9 +83,6 @@ class Sql:
     def make(self, task: Task) -> Environment:
         return _Question(_Args.of(task), task.id)
 
-    def turns(self, task: Task) -> int:
-        return _Args.of(task).queries
-
     def oracle(self, task: Task) -> Sequence[str]:
         return (_Args.of(task).query,)
 

@@ -10,4 +10,4 @@ from .intervals import (
 )
 from .progress import Progress as Progress
 from .report import ArmReport as ArmReport, LessonEffect as LessonEffect, Report as Report
-from .run import evaluate as evaluate, screen as screen
+from .run import evaluate as evaluate, measure as measure, screen as screen

@@ -16,6 +16,7 @@ import dspy
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
+from rb_dspy.config import RetrieveConfig
 from rb_dspy.errors import BackboneError, InputError
 from rb_dspy.evaluation.modes import Case, Cases, Placebo, Shuffled, Truth
 from rb_dspy.jsonl import read_objects
@@ -105,10 +106,16 @@ def prepare(arm: Arm, order: int, *, seed: int, draw: int) -> tuple[BankProgram,
     environments: EnvironmentFactory = program.environments
     if arm.backbones is not None:
         program.backbones = arm.backbones
-    retrieve, config = program.retrieve, program.retrieve.config
+    retrieve = program.retrieve
+    config: Any = getattr(retrieve, "config", None)
+    if config is None and arm.memory in ("success_only", "raw"):
+        raise InputError(
+            f"the arm {arm.memory!r} needs the step Retrieve, and this program has a {type(retrieve).__qualname__};"
+            " leave the arm out"
+        )
     if arm.memory == "none":
-        program.retrieve = Retrieve(config.model_copy(update={"k": 0}))
-    elif arm.memory == "oracle" and config.mode == "dense":  # no floor: it asks what perfect lessons do, not search
+        program.retrieve = Retrieve(RetrieveConfig().model_copy(update={"k": 0}))
+    elif arm.memory == "oracle" and config and config.mode == "dense":  # no floor: it is about lessons, not search
         program.retrieve = Retrieve(config.model_copy(update={"min_score": -1.0}), retrieve.reranker)
     elif arm.memory == "placebo":
         program.retrieve = Placebo(retrieve)
@@ -176,7 +183,7 @@ def temperatures(arm: Arm) -> dict[str, float | None]:
         lm = getattr(predict, "lm", None) or lms.get(role)
         own = {**getattr(lm, "kwargs", {}), **(getattr(predict, "config", None) or {})}.get("temperature")
         usual = getattr(getattr(step, "config", None), "temperature", None)
-        usual = _of_agent(program, usual) if role == "agent" else usual
+        usual = _of_agent(program, usual) if role == "agent" and hasattr(step, "config") else usual
         sampling[role] = None if getattr(lm, "omit_temperature", False) else usual if own is None else own
     return sampling
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -50,23 +50,22 @@ def build_report(
     seed: int,
     baseline: str,
     versions: Mapping[str, str],
+    date: str = "",
 ) -> Report:
     """The report of all records. The same records, in any order, give the same report.
 
     Raises:
         InputError: No task has ground truth.
     """
-    tables = {name: _Table(name, settings, orders, records) for name, settings in arms.items()}
-    unknown = {task for table in tables.values() for task in table.unknown}
-    if len(unknown) == len(orders[0]):
-        raise no_ground_truth(orders[0].name)
-    for table in tables.values():
-        table.leave_out(unknown)
+    known = {record.task for record in records if record.arm in arms and record.score is not None}
+    if not known:
+        raise no_truth(orders[0])
+    tables = {name: _Table(name, settings, orders, records, known) for name, settings in arms.items()}
     others = [name for name in arms if name != baseline]
     primary = "bank" if "bank" in others else others[0]
     comparisons = {name: _compare(tables[baseline], tables[name], seed) for name in others}
     gain = _gain_of_oracle(tables, seed)
-    tasks = len(orders[0]) - len(unknown)
+    tasks = len(known)
     return Report(
         stream=orders[0].name,
         digest=orders[0].digest,
@@ -82,37 +81,34 @@ def build_report(
         gain_of_oracle=gain,
         lessons=_lessons(tables[primary], tables[baseline]),
         versions=dict(versions),
+        date=date,
     )
 
 
-def no_ground_truth(stream: str) -> InputError:
+def no_truth(stream: TaskStream) -> InputError:
     """The error for a stream without ground truth."""
-    return InputError(f"no task of {stream!r} has ground truth; an evaluation needs tasks that can be scored")
+    question = stream.tasks[0].env == "question"
+    cure = "put the answers into env_args.answer" if question else "let Environment.outcome return it"
+    return InputError(f"{stream.name}: no task has ground truth, so nothing can be scored; {cure}")
 
 
 class _Table:
-    """The records of one arm as a table of tasks by orders."""
+    """The records of one arm as a table of tasks by orders; only the tasks that are ``known`` to have ground truth."""
 
     def __init__(
-        self, name: str, settings: ArmSettings, orders: Sequence[TaskStream], records: Sequence[TaskRecord]
+        self,
+        name: str,
+        settings: ArmSettings,
+        orders: Sequence[TaskStream],
+        records: Sequence[TaskRecord],
+        known: Collection[str],
     ) -> None:
         self.settings = settings
-        self.records = sorted(
-            (record for record in records if record.arm == name), key=lambda record: (record.order, record.position)
-        )
+        mine = (record for record in records if record.arm == name and record.task in known)
+        self.records = sorted(mine, key=lambda record: (record.order, record.position))
         self._cells = {(record.task, record.order): record for record in self.records}
         self._orders = len(orders)
-        self.tasks = [task.id for task in orders[0]]
-
-    @property
-    def unknown(self) -> set[str]:
-        """Tasks without a known outcome."""
-        return {record.task for record in self.records if record.score is None}
-
-    def leave_out(self, tasks: set[str]) -> None:
-        """Exclude these tasks."""
-        self.tasks = [task for task in self.tasks if task not in tasks]
-        self.records = [record for record in self.records if record.task not in tasks]
+        self.tasks = [task.id for task in orders[0] if task.id in known]
 
     def at(self, task: str, order: int) -> TaskRecord | None:
         """The record of a task in an order; if one order counts for all, its record in that order."""
@@ -172,6 +168,7 @@ def _arm(table: _Table, orders: Sequence[TaskStream]) -> ArmReport:
         seconds=round(sum(record.seconds for record in records), 3),
         errors=sum(bool(record.error) for record in records),
         retried=sum(record.tries > 1 and not record.error for record in records),
+        unknown=sum(record.score is None for record in records),
         curve=_curve(table, orders),
         judged=len(judged),
         judge_agreement=agreed / len(judged) if judged else None,
@@ -185,10 +182,9 @@ def _curve(table: _Table, orders: Sequence[TaskStream]) -> list[float | None]:
     """The share of solved tasks around each position."""
     length = len(orders[0])
     at: dict[int, list[float]] = defaultdict(list)
-    counted = set(table.tasks)
     for order, stream in enumerate(orders):
         for position, task in enumerate(stream):
-            record = table.at(task.id, order) if task.id in counted else None
+            record = table.at(task.id, order)
             if record is not None and record.score is not None:
                 at[position].append(record.score)
     reach = length // 10

@@ -98,7 +98,8 @@ class CellRun:
                 tries += 1
                 try:
                     prediction = self._attempt(task)
-                    error = self.environments.broke(task.id, prediction.trajectory.rollout_id)
+                    rollout_id = self.environments.rollout_of(task.id, prediction.trajectory)
+                    error = self.environments.broke(task.id, rollout_id)
                     if error:
                         if prediction.experience is not None:
                             self.bank.purge(prediction.experience.id)  # so that the retry learns as the first try would
@@ -112,7 +113,7 @@ class CellRun:
         outcome = None
         shown, learned = Memory(), 0
         if prediction is not None:
-            outcome = self.environments.outcome(task.id, prediction.trajectory.rollout_id)
+            outcome = self.environments.outcome(task.id, rollout_id)
             shown, learned = prediction.memory, len(prediction.memory_items)
         return TaskRecord(
             arm=self.arm,

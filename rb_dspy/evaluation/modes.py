@@ -9,6 +9,7 @@ from typing import Any, cast
 import dspy
 
 from rb_dspy.bank import MemoryBank
+from rb_dspy.config import RetrieveConfig
 from rb_dspy.protocols import Environment, EnvironmentFactory
 from rb_dspy.schema import MemoryDraft, Outcome, Task, Trajectory, Verdict
 from rb_dspy.steps import Distilled, Memory
@@ -31,7 +32,6 @@ class Placebo(dspy.Module):
     def __init__(self, retrieve: Any) -> None:
         super().__init__()
         self.retrieve = retrieve
-        self.config = retrieve.config
 
     def forward(self, task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
         memory: Memory = self.retrieve(task, bank, own_lessons)
@@ -48,7 +48,7 @@ class Shuffled(dspy.Module):
     def __init__(self, retrieve: Any, seed: int) -> None:
         super().__init__()
         self.retrieve = retrieve
-        self.config = retrieve.config
+        self._most = getattr(retrieve, "config", RetrieveConfig()).max_tokens
         self._seed = seed
 
     def forward(self, task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
@@ -56,7 +56,7 @@ class Shuffled(dspy.Module):
         shown = {item.id for item in memory.items}
         others = [item for item in bank.items() if item.id not in shown and item.provenance.task_id != task.id]
         rng = random.Random(f"{self._seed}\n{task.id}")
-        return render(rng.sample(others, min(len(shown), len(others))), max_tokens=self.config.max_tokens)
+        return render(rng.sample(others, min(len(shown), len(others))), max_tokens=self._most)
 
 
 class Case(dspy.Module):
@@ -102,7 +102,8 @@ class Truth:
 
     def judge(self, task: Task, trajectory: Trajectory) -> Verdict:
         """A ``Judge``."""
-        outcome = self._outcomes.get((task.id, trajectory.rollout_id))
+        of_task = {rollout_id: outcome for (id, rollout_id), outcome in self._outcomes.items() if id == task.id}
+        outcome = next(iter(of_task.values())) if len(of_task) == 1 else of_task.get(trajectory.rollout_id)
         if outcome is None:
             return Verdict(label="unknown", reasons="no ground truth")
         return Verdict(label="success" if outcome.success else "failure", reasons="by ground truth")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
 
+from rb_dspy.environments import make_environment
+from rb_dspy.environments.question import ANSWERS
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation.arms import Arm, ArmLike, as_arms, models, oracle_lessons, temperatures
-from rb_dspy.evaluation.build import ArmSettings
+from rb_dspy.evaluation.build import ArmSettings, no_truth
+from rb_dspy.evaluation.identity import identity
 from rb_dspy.evaluation.records import Cell
+from rb_dspy.jsonl import digest
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import MemoryDraft, Task
@@ -62,8 +64,7 @@ def plan_of(
     """
     named = as_arms(arms, program)
     tasks = TaskStream.of(stream)
-    if not len(tasks):
-        raise InputError(f"the stream {tasks.name!r} has no tasks; expected at least one")
+    check_truth(tasks, *(arm.program for arm in named.values()))
     if not isinstance(orders, int) or orders < 1:
         raise InputError(f"orders is {orders!r:.40}; expected an integer of at least 1; 8 are enough for a verdict")
     if baseline is not None and baseline not in named:
@@ -77,6 +78,18 @@ def plan_of(
     ]
     ordered = [tasks, *(tasks.permuted(seed + order) for order in range(1, orders))]
     return Plan(named, ordered, cells, baseline or ("none" if "none" in named else names[0]))
+
+
+def check_truth(stream: TaskStream, *programs: BankProgram) -> None:
+    """Raise ``InputError`` if the stream is empty, or has only questions without a known answer.
+
+    Other environments say only at the end of a rollout whether there is ground truth.
+    """
+    if not len(stream):
+        raise InputError(f"{stream.name}: has no tasks; expected at least one")
+    questions = all(program.environments is make_environment for program in programs)
+    if questions and all(task.env == "question" and task.env_args.keys().isdisjoint(ANSWERS) for task in stream):
+        raise no_truth(stream)
 
 
 def describe(plan: Plan, *, seed: int) -> dict[str, Any]:
@@ -93,8 +106,13 @@ def describe(plan: Plan, *, seed: int) -> dict[str, Any]:
         "baseline": plan.baseline,
         "names": list(plan.arms),
         "arms": {name: _describe_arm(arm) for name, arm in plan.arms.items()},
-        "versions": {name: installed(name) for name in ("rb-dspy", "dspy")},
+        "versions": versions(),
     }
+
+
+def versions() -> dict[str, str]:
+    """The versions that a result depends on."""
+    return {name: installed(name) for name in ("rb-dspy", "dspy")}
 
 
 def describe_sources(plan: Plan, *, lessons: Lessons | None, embedder: Embedder | str | None) -> dict[str, Any]:
@@ -105,11 +123,6 @@ def describe_sources(plan: Plan, *, lessons: Lessons | None, embedder: Embedder 
         "lessons": digest([draft.model_dump() for draft in drafts]) if oracle else None,
         "embedder": embedder if isinstance(embedder, str | None) else embedder.id,
     }
-
-
-def digest(value: object) -> str:
-    """A digest of a JSON value: 16 hex digits."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def settings_of(arm: Arm) -> ArmSettings:
@@ -123,9 +136,10 @@ def _describe_arm(arm: Arm) -> dict[str, Any]:
     steps = ("retrieve", "act", "judge", "distill", "contrast", "select", "refine")
     return {
         "memory": arm.memory,
-        "program": type(program).__name__,
-        "steps": {name: _config(getattr(program, name)) for name in steps if hasattr(program, name)},
-        "matts": _config(program) if isinstance(program, MaTTS) else None,
+        "program": type(program).__name__ if _is_ours(program) else identity(type(program)),
+        "environments": identity(program.environments),
+        "steps": {name: _step(getattr(program, name)) for name in steps if hasattr(program, name)},
+        "matts": program.config.model_dump(mode="json") if isinstance(program, MaTTS) else None,
         "prompts": digest(program.dump_state()),
         "models": {
             role: {"model": str(lm.model), **{name: lm.kwargs[name] for name in _SETTINGS if name in lm.kwargs}}
@@ -136,7 +150,13 @@ def _describe_arm(arm: Arm) -> dict[str, Any]:
     }
 
 
-def _config(step: Any) -> Any:
-    """The settings of a step; for a custom step without settings, the name of its type."""
-    config: Any = getattr(step, "config", None)
-    return config.model_dump(mode="json") if hasattr(config, "model_dump") else type(step).__qualname__
+def _step(step: Any) -> Any:
+    """The settings of a step, and the name of its reranker; a step of the user's own is named by its code and state."""
+    if not _is_ours(step) or not hasattr(step, "config"):
+        return identity(step)
+    reranker = getattr(step, "reranker", None)
+    return step.config.model_dump(mode="json") | ({} if reranker is None else {"reranker": identity(reranker)})
+
+
+def _is_ours(value: object) -> bool:
+    return type(value).__module__.startswith("rb_dspy.")

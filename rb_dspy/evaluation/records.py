@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,6 +19,7 @@ import pydantic
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.errors import InputError, StorageError
+from rb_dspy.evaluation.identity import UNNAMED
 from rb_dspy.files import atomic_write, make_folder
 from rb_dspy.jsonl import append, read_appended
 from rb_dspy.protocols import Embedder
@@ -86,6 +88,8 @@ class Journal:
         self._cells: dict[Cell, dict[str, TaskRecord]] = {cell: {} for cell in sizes}
         self._lock = threading.Lock()
         self._claim: filelock.FileLock | None = None
+        self.date = datetime.now(UTC).date().isoformat()
+        """When the evaluation was started; empty if that is unknown."""
         if self.folder is None:
             return
         make_folder(self.folder / BANKS, error=StorageError)
@@ -95,10 +99,12 @@ class Journal:
         except filelock.Timeout:
             raise InputError(f"{self.folder}: another process uses this folder; wait, or pass another folder") from None
         try:
-            check_plan(self.folder, plan)
-            if not (self.folder / PLAN).exists():
+            stored = check_plan(self.folder, plan)
+            if stored is None:
+                stored = {**plan, "date": self.date}
                 with atomic_write(self.folder / PLAN, error=StorageError) as file:
-                    file.write(json.dumps(plan, indent=1, ensure_ascii=False).encode() + b"\n")
+                    file.write(json.dumps(stored, indent=1, ensure_ascii=False).encode() + b"\n")
+            self.date = str(stored.get("date", ""))
             self._read(self.folder, sizes)
         except BaseException:
             self.close()
@@ -178,23 +184,40 @@ def read_records(folder: Path) -> list[TaskRecord]:
     return list(records.values())
 
 
-def check_plan(folder: Path, plan: Mapping[str, Any]) -> None:
-    """Raise ``InputError`` if the folder's plan differs in a key of ``plan``; a folder without a plan is fine."""
+def check_plan(folder: Path, plan: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The plan that is stored in ``folder``, which must have every key of ``plan``; None in a new folder.
+
+    Raises:
+        InputError: It has another evaluation, or one that may be another: records without a plan, or code that has no
+            name.
+    """
     path = folder / PLAN
     if not path.exists():
-        return
+        if (folder / RECORDS).exists():
+            raise InputError(f"{folder}: has {RECORDS} of an evaluation, but no {PLAN}; pass another folder")
+        return None
     try:
         stored = dict(json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, TypeError) as exc:
         raise InputError(f"{path}: cannot be read as a plan ({exc}); pass another folder") from None
-    for key, value in json.loads(json.dumps(plan)).items():
-        if key not in stored or stored[key] != value:
+    for key, was, now in _differences(stored, json.loads(json.dumps(plan)), ""):
+        if isinstance(now, str) and now.startswith(UNNAMED):
             raise InputError(
-                f"{folder}: has another evaluation: {key} was {_short(stored.get(key))}, and is {_short(value)} now;"
-                " pass another folder, or the same arguments"
+                f"{folder}: {key} is {now.removeprefix(UNNAMED)}, which cannot be compared with that of the stored"
+                " evaluation; pass another folder, or give the object a text in its attribute id"
             )
+        was, now = (f"{json.dumps(each, ensure_ascii=False):.80}" for each in (was, now))
+        raise InputError(
+            f"{folder}: has another evaluation: {key} was {was}, and is {now} now; pass another folder, or the same"
+            " arguments"
+        )
+    return stored
 
 
-def _short(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else f"{text[:79]}…"
+def _differences(stored: Any, plan: Any, key: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the parts of ``plan`` that differ in ``stored``: key, stored and planned value."""
+    if isinstance(plan, dict) and isinstance(stored, dict) and (not key or plan.keys() == stored.keys()):
+        for name, value in plan.items():
+            yield from _differences(stored.get(name), value, f"{key}.{name}".lstrip("."))
+    elif stored != plan:
+        yield key, stored, plan

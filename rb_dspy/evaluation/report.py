@@ -43,6 +43,8 @@ class ArmReport(pydantic.BaseModel):
     """Tasks that broke twice."""
     retried: int
     """Tasks that broke once."""
+    unknown: int = 0
+    """Runs without a known outcome, of tasks that have one elsewhere; their pairs are left out."""
     curve: list[float | None]
     """Share of solved tasks by position, over all orders, as a moving mean over a fifth of the stream."""
     judged: int = 0
@@ -108,6 +110,10 @@ class Report(pydantic.BaseModel):
     lessons: list[LessonEffect] = []
     """Lessons of the primary arm that were shown at least three times, the best first."""
     versions: dict[str, str] = {}
+    date: str = ""
+    """When the evaluation was started, as ``2026-11-24``."""
+    command: str = ""
+    """The command line that ran it; empty if it was called from Python."""
 
     @property
     def verdict(self) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,21 +15,23 @@ from rb_dspy.concurrency import run_parallel
 from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation.arms import ArmLike, oracle_bank, prepare
-from rb_dspy.evaluation.build import build_report, no_ground_truth
+from rb_dspy.evaluation.build import build_report, no_truth
 from rb_dspy.evaluation.cell import CellRun
+from rb_dspy.evaluation.costs import PILOT, Estimate, estimate_of
 from rb_dspy.evaluation.plan import (
     Lessons,
     Plan,
     Tasks,
     describe,
     describe_sources,
-    digest,
     plan_of,
     settings_of,
+    versions,
 )
 from rb_dspy.evaluation.progress import Counter, Progress, Stopped
 from rb_dspy.evaluation.records import Cell, Journal
 from rb_dspy.evaluation.report import Report
+from rb_dspy.jsonl import digest
 from rb_dspy.matts import BankProgram
 from rb_dspy.protocols import Embedder
 from rb_dspy.stream import TaskStream
@@ -84,6 +86,51 @@ def evaluate(
         if not isinstance(value, int) or value < 1:
             raise InputError(f"evaluate: {name} is {value!r:.40}; expected an integer of at least 1")
     plan = plan_of(arms, stream, program=program, orders=orders, seed=seed, baseline=baseline)
+    with _open(plan, seed, lessons, embedder, folder, on_progress, stop_after) as cells:
+        cells.run(jobs)
+        settings = {name: settings_of(arm) for name, arm in plan.arms.items()}
+        about: dict[str, Any] = {"seed": seed, "baseline": plan.baseline, "date": cells.journal.date}
+        report = build_report(plan.orders, settings, cells.journal.all(), versions=versions(), **about)
+        if folder is not None:
+            report.save(folder)
+    return report
+
+
+def measure(
+    arms: Mapping[str, ArmLike] | Sequence[ArmLike],
+    stream: Tasks,
+    *,
+    folder: str | Path,
+    program: BankProgram | None = None,
+    orders: int = 8,
+    jobs: int = 1,
+    seed: int = 0,
+    baseline: str | None = None,
+    lessons: Lessons | None = None,
+    embedder: Embedder | str | None = None,
+    on_progress: Callable[[Progress], object] | None = None,
+) -> Estimate:
+    """Do the first two tasks of each arm, and estimate the others from them; ``evaluate`` continues in ``folder``.
+
+    Arguments and errors are those of ``evaluate``.
+    """
+    plan = plan_of(arms, stream, program=program, orders=orders, seed=seed, baseline=baseline)
+    with _open(plan, seed, lessons, embedder, folder, on_progress, PILOT + 1) as cells:
+        cells.run(jobs, PILOT)
+        records = {name: list(cells.journal.of((name, 0)).values()) for name in plan.arms}
+        return estimate_of(plan, records, jobs)
+
+
+@contextmanager
+def _open(
+    plan: Plan,
+    seed: int,
+    lessons: Lessons | None,
+    embedder: Embedder | str | None,
+    folder: str | Path | None,
+    on_progress: Callable[[Progress], object] | None,
+    stop_after: int,
+) -> Iterator[_Cells]:
     stated = describe(plan, seed=seed) | describe_sources(plan, lessons=lessons, embedder=embedder)
     with ExitStack() as stack:
         oracle = None
@@ -91,15 +138,7 @@ def evaluate(
             oracle = stack.enter_context(oracle_bank(lessons, plan.orders[0], embedder))
         journal = stack.enter_context(Journal(folder, stated, plan.sizes))
         counter = Counter(plan.total, journal, on_progress)
-        cells = _Cells(plan, journal, counter, oracle, embedder, seed, f"evaluation-{digest(stated)}", stop_after)
-        cells.run(jobs)
-        settings = {name: settings_of(arm) for name, arm in plan.arms.items()}
-        report = build_report(
-            plan.orders, settings, journal.all(), seed=seed, baseline=plan.baseline, versions=stated["versions"]
-        )
-        if folder is not None:
-            report.save(folder)
-    return report
+        yield _Cells(plan, journal, counter, oracle, embedder, seed, f"evaluation-{digest(stated)}", stop_after)
 
 
 def screen(program: BankProgram, stream: Tasks, *, tasks: int = 20, **options: Any) -> Report:
@@ -126,19 +165,23 @@ class _Cells:
     run_id: str
     stop_after: int
 
-    def run(self, jobs: int) -> None:
-        """Run all cells, ``jobs`` in parallel; after a failure or Ctrl-C, no other task starts."""
+    def run(self, jobs: int, most: int | None = None) -> None:
+        """Run all cells, ``jobs`` in parallel; after a failure or Ctrl-C, no other task starts.
+
+        With ``most`` only the first tasks of the first cell of each arm.
+        """
+        cells = [cell for cell in self.plan.cells if most is None or cell[1] == 0]
         if jobs == 1:
-            for cell in self.plan.cells:
-                self._run(cell)
+            for cell in cells:
+                self._run(cell, most)
             return
 
         def run(cell: Cell) -> None:
             with self.counter.running():
-                self._run(cell)
+                self._run(cell, most)
 
         try:
-            results = run_parallel([partial(run, cell) for cell in self.plan.cells], jobs)
+            results = run_parallel([partial(run, cell) for cell in cells], jobs)
         except BaseException:
             self.counter.wait()
             raise
@@ -146,11 +189,11 @@ class _Cells:
         if errors:
             raise min(errors, key=lambda error: isinstance(error, Stopped))  # the error that stopped the others
 
-    def _run(self, cell: Cell) -> None:
+    def _run(self, cell: Cell, most: int | None) -> None:
         name, order = cell
-        arm, stream = self.plan.arms[name], self.plan.orders[order]
+        arm, stream = self.plan.arms[name], self.plan.orders[order][:most]
         done = self.journal.of(cell)
-        if len(done) == len(stream):
+        if len(done) >= len(stream):
             return
         number = list(self.plan.arms).index(name)
         program, environments = prepare(arm, order, seed=self.seed, draw=order * len(self.plan.arms) + number)
@@ -164,5 +207,5 @@ class _Cells:
             scored = ScoredEnvironments(environments)
             run = CellRun(name, order, program, scored, bank, run_id=self.run_id, learns=arm.learns)
             run.play(stream, done, self.counter.add, self.counter.check, self.stop_after)
-        if all(record.score is None for record in self.journal.of(cell).values()):
-            raise no_ground_truth(stream.name)
+        if most is None and all(record.score is None for record in self.journal.of(cell).values()):
+            raise no_truth(stream)

@@ -153,7 +153,7 @@ def forgetful() -> AbstractContextManager[None]:
     A trace that somebody collects in a ``dspy.context``, such as an optimizer, is kept.
     """
     everyone = contextvars.Context().run(lambda: dspy.settings.trace)
-    trace = {"trace": []} if dspy.settings.trace is everyone else {}
+    trace: dict[str, list[Any]] = {"trace": []} if dspy.settings.trace is everyone else {}
     context: AbstractContextManager[None] = dspy.context(disable_history=True, **trace)
     return context
 
@@ -161,7 +161,7 @@ def forgetful() -> AbstractContextManager[None]:
 def _scored(program: Program, task: Task, prediction: dspy.Prediction, scored: ScoredEnvironments) -> TaskResult:
     """Return the result of a finished task, with the ground truth of every rollout."""
     result = TaskResult(task, prediction)
-    chosen, ids = prediction.trajectory.rollout_id, [rollout.rollout_id for rollout in result.rollouts]
+    chosen, ids = scored.rollout_of(task.id, prediction.trajectory), [each.rollout_id for each in result.rollouts]
     errors = [scored.broke(task.id, rollout_id) for rollout_id in (chosen, *ids)]
     sequential = isinstance(program, MaTTS) and program.config.mode == "sequential"
     return replace(
