@@ -12,6 +12,7 @@ and is not cleaned up. The other memories are installed into build/peers on firs
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sqlite3
 import statistics
@@ -30,14 +31,16 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # befo
 import faiss
 import numpy as np
 from bank_peers import BUILD, DIMENSION, PEERS, K, Lookup, Peer, item_texts, query_text, query_times, words
-from drawing import Line, draw_lines
 
 from rb_dspy import MemoryBank
+from rb_dspy.evaluation.chart import SUFFIXES, Axis, Line, picture
 from rb_dspy.schema import ExperienceDraft, MemoryDraft, Retrieved, Step, Task, Trajectory, Verdict
 
 MILLION, PEERS_UP_TO = 1_000_000, 100_000
 THREADS, ITEMS_EACH = 8, 3
 OURS, POSTGRES, FLAT, COMMITS = "rb_dspy", "rb_dspy on PostgreSQL", "FAISS flat", "bare SQLite commits"
+RECORD = Path(__file__).parent / "evidence" / "queries.json"
+"""The numbers of the last picture: size -> side -> CPU ms a query."""
 QUERY_BOUNDS = {10_000: "at most 1", 100_000: "at most 8", MILLION: "at most 5"}
 
 Value = TypeVar("Value")
@@ -290,11 +293,17 @@ def spread(values: Sequence[float]) -> str:
 
 def draw(points: Mapping[int, Mapping[str, float]], path: Path) -> None:
     """Draw CPU by size to ``path``, an SVG for light pages, and to one with ``-dark`` in its name."""
+    RECORD.write_text(json.dumps(points, indent=1) + "\n")
     lines = [
         Line(name, [(size, values[name]) for size, values in sorted(points.items()) if name in values])
-        for name in (OURS, FLAT, *PEERS)
+        for name in (FLAT, OURS, *PEERS)
     ]
-    draw_lines(path, lines, x="lessons in the bank", y="CPU ms a query", log=True)
+    ends = [[f(each[place] for line in lines for each in line.points) for f in (min, max)] for place in (0, 1)]
+    ticks = [10.0**power for power in range(-3, 7) if ends[1][0] / 2 < 10.0**power < ends[1][1] * 2]
+    x = Axis("lessons in the bank", *ends[0], [(size, f"{size:,}") for size in sorted(points)], log=True)
+    y = Axis("CPU ms a query", ends[1][0] / 2, ends[1][1] * 2, [(tick, f"{tick:,g}") for tick in ticks], log=True)
+    for scheme, suffix in SUFFIXES.items():
+        path.with_stem(path.stem + suffix).write_text(picture(lines, x, y, main=OURS, names=150, scheme=scheme))
 
 
 MEASURES = (measure_query, measure_append, measure_import, measure_fork, measure_disk)

@@ -15,16 +15,15 @@ Results are in ``experiments/evidence/``.
 from __future__ import annotations
 
 import argparse
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
-
-from drawing import Line, draw_lines
 
 from rb_dspy import Backbones, MaTTS, ReasoningBank, TaskStream
-from rb_dspy.evaluation import Arm, evaluate, screen
+from rb_dspy.evaluation import Arm, Report, evaluate, screen
+from rb_dspy.evaluation.chart import SOLVED, SUFFIXES, Axis, Line, picture
+from rb_dspy.evaluation.intervals import mean_interval
+from rb_dspy.evaluation.records import read_records
 
 EVIDENCE = Path(__file__).parent / "evidence"
 PICTURE = Path(__file__).parents[1] / "docs" / "evidence.svg"
@@ -35,7 +34,13 @@ STREAMS: dict[str, list[str] | None] = {
     "bfcl": ["VehicleControlAPI", "GorillaFileSystem"],
 }
 """Name -> templates; None: all."""
-ARMS = {"bank": "ReasoningBank", "raw": "whole cases", "placebo": "placebo", "none": "no memory"}
+ARMS = {
+    "none": "no memory",
+    "bank": "ReasoningBank",
+    "placebo": "placebo",
+    "raw": "whole cases",
+    "true_verdicts": "true verdicts",
+}
 """Arm -> its name in the picture."""
 WINDOW = 8
 """Tasks per point of a curve: every service of ``directory`` once."""
@@ -66,19 +71,33 @@ def scaling(program: ReasoningBank, _: Sequence[str]) -> None:
     print(evaluate(arms, stream, orders=3, jobs=8, baseline="one rollout", folder=folder, on_progress=print))
 
 
-def picture(_: ReasoningBank, __: Sequence[str]) -> None:
-    """Draw the share of solved tasks by position in the stream, averaged over orders."""
-    solved: dict[tuple[str, int], list[bool]] = defaultdict(list)
-    for line in (EVIDENCE / "directory" / "records.jsonl").read_text().splitlines():
-        record = json.loads(line)
-        solved[record["arm"], record["position"] // WINDOW].append(bool(record["solved"]))
+def learning(_: ReasoningBank, __: Sequence[str]) -> None:
+    """Draw the share of solved tasks by position in the stream, with intervals: every arm over the same orders."""
+    folder = EVIDENCE / "directory"
+    report, records = Report.load(folder), read_records(folder)
+    stream = TaskStream.named(report.stream, n=report.tasks, seed=report.seed)
+    orders = [stream, *(stream.permuted(report.seed + order) for order in range(1, report.orders))]
+    solved = {(each.arm, each.order, each.task): each.score for each in records}
     lines = []
     for arm, label in ARMS.items():
-        points = [
-            ((n + 1) * WINDOW, 100 * fmean(values)) for (name, n), values in sorted(solved.items()) if name == arm
-        ]
-        lines.append(Line(label, points))
-    draw_lines(PICTURE, lines, x="tasks done", y="solved, percent", limits=(0, 100))
+        points, reaches = [], []
+        for end in range(WINDOW, len(stream) + 1, WINDOW):
+            scores: dict[str, list[float | None]] = defaultdict(lambda: [None] * len(orders))
+            for number, order in enumerate(orders):
+                for task in order[end - WINDOW : end]:
+                    run = 0 if report.arms[arm].repeated else number  # one order counts for all
+                    scores[task.id][number] = solved[arm, run, task.id]
+            found = mean_interval(scores)
+            assert found is not None
+            points.append((end, found.mean))
+            reaches.append((found.low, found.high))
+        lines.append(Line(label, points, reaches))
+    n = WINDOW * len(orders)
+    title = f"tasks done (a point: the last {WINDOW} tasks in {len(orders)} orders, n = {n}; bars: 95 % intervals)"
+    x = Axis(title, WINDOW - 1, len(stream) + 1, [(end, str(end)) for end in range(WINDOW, len(stream) + 1, WINDOW)])
+    for scheme, suffix in SUFFIXES.items():
+        text = picture(lines, x, SOLVED, main=ARMS["bank"], names=120, scheme=scheme)
+        PICTURE.with_stem(PICTURE.stem + suffix).write_text(text)
 
 
 def main() -> None:
@@ -88,7 +107,7 @@ def main() -> None:
     parser.add_argument("--model", default="local/qwen2.5-coder-1.5b")
     parser.add_argument("--streams", nargs="*", default=list(STREAMS), choices=STREAMS, help="of the screens")
     options = parser.parse_args()
-    part = {"screens": screens, "scaling": scaling, "picture": picture}[options.part]
+    part = {"screens": screens, "scaling": scaling, "picture": learning}[options.part]
     part(ReasoningBank(backbones=Backbones(agent=options.model)), options.streams)
 
 

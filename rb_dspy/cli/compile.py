@@ -135,7 +135,8 @@ def _print_result(compiled: Compiled) -> None:
     shown = table("", "before", "after", "difference", "tasks", "", right=("tasks",))
     for name, each in (("dev", compiled.dev), ("held-out", compiled.held_out)):
         verdict = Text("better", "green") if each.better else Text("not shown to be better", "yellow")
-        cells = (f"{each.before:.2f}", f"{each.after:.2f}", f"{each.difference:+}", str(each.tasks))
+        scores = (f"{100 * score:.0f} %" for score in (each.before, each.after))
+        cells = (*scores, f"{each.difference:+} points", str(each.tasks))
         shown.add_row(Text(name, "bold"), *cells, verdict if name == "held-out" else "")
     out.print(shown)
     say((f"measured: {compiled.measure}; dev scores are optimistic: prompts were chosen on dev", "dim"))

@@ -49,7 +49,7 @@ _CELL_VARIANCE, _TASK_VARIANCE, _ORDER_VARIANCE = 0.42, 0.01, 0.001
 
 
 class Interval(pydantic.BaseModel):
-    """A mean and its 95 % interval. Formatted with ``+`` it shows signs."""
+    """A mean and its 95 % interval, from -1 to 1. As text it is in points (percent); with the format ``+`` signed."""
 
     model_config = pydantic.ConfigDict(frozen=True)
 
@@ -58,7 +58,7 @@ class Interval(pydantic.BaseModel):
     high: float
 
     def __format__(self, spec: str) -> str:
-        mean, low, high = (f"{value:{spec}.2f}" for value in (self.mean, self.low, self.high))
+        mean, low, high = (f"{100 * value:{spec}.1f}" for value in (self.mean, self.low, self.high))
         return f"{mean} [{low}, {high}]"
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ class Comparison(pydantic.BaseModel):
         return self.verdict == "LEARNING"
 
     def __str__(self) -> str:
-        return f"{self.before:.2f} -> {self.after:.2f}, difference {self.difference:+}"
+        return f"{100 * self.before:.0f} % -> {100 * self.after:.0f} %, difference {self.difference:+} points"
 
 
 def compare(

@@ -43,6 +43,18 @@ def title(report: Report) -> str:
     return f"Evaluation of {report.stream}"
 
 
+def origin(report: Report) -> str:
+    """Which models, versions and command the report is from, and when."""
+    models: dict[str, list[str]] = {}
+    for name, arm in report.arms.items():
+        each = sorted(set(arm.models.values()))
+        roles = ", ".join(f"{role} {model}" for role, model in arm.models.items())
+        models.setdefault(each[0] if len(each) == 1 else roles or "unknown", []).append(name)
+    used = "; ".join(model if len(models) == 1 else f"{', '.join(arms)}: {model}" for model, arms in models.items())
+    made = [f"model {used}", ", ".join(f"{name} {version}" for name, version in report.versions.items()), report.date]
+    return "; ".join(filter(None, [*made, report.command])) + "."
+
+
 def verdict_sentence(report: Report) -> str:
     """The verdict of the primary comparison, and what it means."""
     comparison = report.comparisons[report.primary]
@@ -57,7 +69,7 @@ def verdict_sentence(report: Report) -> str:
 
 
 def sentences(report: Report) -> list[str]:
-    """What was compared and which gain this can show; then the gain of oracle lessons, if measured."""
+    """What was compared and which gain this can show; where it is from; the gain of oracle lessons, if measured."""
     comparison = report.comparisons[report.primary]
     design = (
         f"{counted(report.tasks, 'task')} x {counted(report.orders, 'order')}, {counted(len(report.arms), 'arm')},"
@@ -69,8 +81,15 @@ def sentences(report: Report) -> list[str]:
         design += f" A verdict needs at least {MIN_TASKS} tasks and {MIN_ORDERS} orders."
     elif gain := detectable(comparison.tasks, comparison.orders):
         design += f" An evaluation of this size shows a gain of {100 * gain:.0f} points in about 80 % of cases."
+    broke = {name: arm.errors for name, arm in report.arms.items() if arm.errors}
+    if broke:
+        counts = ", ".join(f"{counted(count, 'task')} of {name}" for name, count in broke.items())
+        design = f"Broke and count as not solved: {counts}. {design}"
+    unknown = sum(arm.unknown for arm in report.arms.values())
+    if unknown:
+        design += f" {counted(unknown, 'run')} had an unknown outcome; their pairs are left out."
     if report.headroom is None or report.gain_of_oracle is None:
-        return [design]
+        return [design, origin(report)]
     gained = f"right lessons gain {points(report.gain_of_oracle)} points over no memory"
     headroom = {
         "yes": f"Headroom: {gained}, so memory can help here.",
@@ -78,22 +97,33 @@ def sentences(report: Report) -> list[str]:
         " stream.",
         "unclear": f"Headroom unclear: {gained}, and 15 are needed: screen more tasks.",
     }
-    return [design, headroom[report.headroom]]
+    return [design, origin(report), headroom[report.headroom]]
 
 
 def sections(report: Report) -> Iterator[Section]:
     """The tables: arms, differences to the baseline, and lessons if some were shown often enough."""
     yield Section(
         "Arms",
-        ("arm", "solved", "steps", "tokens", "tokens/success", "cost", "shown", "judge right", "errors", "learned"),
+        (
+            "arm",
+            "solved",
+            "steps",
+            "tokens/task",
+            "tokens/success",
+            "cost/task",
+            "shown",
+            "judge right",
+            "errors",
+            "learned",
+        ),
         [
             [
                 name + " (baseline)" * (name == report.baseline) + " (one order counts for all)" * arm.repeated,
                 "-" if arm.success is None else _percent(arm.success),
                 _number(arm.steps, 1),
-                _number(arm.tokens),
+                "-" if not arm.runs else _number(arm.tokens / arm.runs),
                 _number(arm.tokens_per_success),
-                "-" if arm.cost is None else f"${arm.cost:,.2f}",
+                "-" if arm.cost is None or not arm.runs else f"${arm.cost / arm.runs:.4f}",
                 _share(arm.shown),
                 "-"
                 if arm.judge_agreement is None
@@ -112,7 +142,7 @@ def sections(report: Report) -> Iterator[Section]:
         [
             [
                 name + " (primary)" * (name == report.primary),
-                each.verdict,
+                _verdict(each),
                 each.difference,
                 _p_value(each),
                 "-" if each.bootstrap is None else points(each.bootstrap).partition(" ")[2],
@@ -120,7 +150,7 @@ def sections(report: Report) -> Iterator[Section]:
             ]
             for name, each in report.comparisons.items()
         ],
-        "p: adjusted for the number of comparisons (Holm), except the primary one.",
+        "p: adjusted for the number of comparisons (Holm), except the primary one. Intervals are not adjusted.",
     )
     helped = [effect for effect in report.lessons if effect.difference > 0][:MOST_LESSONS]
     misled = [effect for effect in report.lessons if effect.difference < 0][-MOST_LESSONS:]
@@ -145,7 +175,7 @@ def sections(report: Report) -> Iterator[Section]:
 
 def points(interval: Interval) -> str:
     """A difference in points: ``+13.0 [+2.1, +24.3]``."""
-    return f"{100 * interval.mean:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
+    return format(interval, "+")
 
 
 def _percent(interval: Interval) -> str:
@@ -158,6 +188,17 @@ def _number(value: float | None, digits: int = 0) -> str:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.0f} %"
+
+
+def _verdict(comparison: Comparison) -> str:
+    """The verdict; if it is UNRESOLVED although the interval excludes 0, with the reason."""
+    apart = comparison.difference.low > 0 or comparison.difference.high < 0
+    if comparison.verdict != "UNRESOLVED" or not apart:
+        return comparison.verdict
+    if comparison.tasks < MIN_TASKS or comparison.orders < MIN_ORDERS:
+        return "UNRESOLVED: too few tasks or orders"
+    adjusted = comparison.p_holm is not None and comparison.p_holm >= 0.05
+    return f"UNRESOLVED: {'adjusted p is 0.05 or more' if adjusted else 'not without the errors'}"
 
 
 def _p_value(comparison: Comparison) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from rb_dspy.evaluation.chart import SOLVED, Line, chart, keys, known, positions, style
 from rb_dspy.evaluation.intervals import SMALLEST, Interval
 from rb_dspy.evaluation.markdown import Section, points, sections, sentences, title, verdict_sentence
 from rb_dspy.text import printable
@@ -12,23 +13,8 @@ from rb_dspy.text import printable
 if TYPE_CHECKING:
     from rb_dspy.evaluation.report import Report
 
-_COLORS = (
-    ("#6b7280", "#9aa4b2"),
-    ("#2563eb", "#6ea8fe"),
-    ("#d97706", "#f4b04f"),
-    ("#059669", "#4ecb9a"),
-    ("#9333ea", "#c79bf5"),
-    ("#dc2626", "#fb8a8a"),
-    ("#0891b2", "#5ed0e6"),
-    ("#be185d", "#f58bbd"),
-)
-"""Colors of the arms, in order, for light and for dark pages."""
-
-_DASHES = ("", "7 4", "2 3", "9 3 2 3")
-"""Dashes of the arms, to tell them apart without color, or if there are more arms than colors."""
-
 _STYLE = """
-.rb { --ink: #1c2330; --dim: #5b6472; --line: #d9dee6; --soft: #f3f5f8; --page: #ffffff;
+.rb { --ink: #1c2330; --soft: #f3f5f8; --page: #ffffff;
  --good: #047857; --bad: #b91c1c; --open: #92600a; color: var(--ink); background: var(--page);
  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; max-width: 66rem; padding: 0 1.25rem 2rem }
 .rb h1 { font-size: 1.35rem; margin: 1.5rem 0 .75rem } .rb h2 { font-size: 1.05rem; margin: 2rem 0 .5rem }
@@ -46,14 +32,16 @@ _STYLE = """
 .rb th:first-child, .rb td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere;
  min-width: 8rem }
 .rb svg { display: block; width: 100%; height: auto } .rb td svg { width: 10rem; margin-left: auto }
-.rb svg text { fill: var(--dim); font-size: 12px } .rb .grid { stroke: var(--line) } .rb .zero { stroke: var(--dim) }
+.rb .zero { stroke: var(--dim) }
 .rb .band { fill: var(--line); opacity: .55 } .rb .bar { stroke: var(--ink); stroke-width: 2 }
-.rb .dot { fill: var(--ink) } .rb .curve { fill: none; stroke-width: 2.2; stroke-linejoin: round }
+.rb .dot { fill: var(--ink) }
 .rb .keys { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; margin: .3rem 0; font-size: .92rem }
 .rb .keys svg { display: inline-block; width: 1.9rem; vertical-align: middle; margin-right: .4rem }
 """
-_DARK = """ .rb { --ink: #e6e9ef; --dim: #9aa4b2; --line: #343b47; --soft: #1f242d; --page: #15181e; --good: #4ecb9a;
- --bad: #fb8a8a; --open: #f4b04f }"""
+_MEDIA = """
+@media (max-width: 600px) { .rb > svg text { font-size: 20px } }
+@media (prefers-color-scheme: dark) { .rb { --ink: #e6e9ef; --soft: #1f242d; --page: #15181e; --good: #4ecb9a;
+ --bad: #fb8a8a; --open: #f4b04f } }"""
 
 
 def page(report: Report) -> str:
@@ -72,11 +60,12 @@ def page(report: Report) -> str:
 def fragment(report: Report) -> str:
     """The page without its frame, as a notebook shows it."""
     verdict, _, meaning = verdict_sentence(report).partition(": ")
-    design, *headroom = (_text(sentence) for sentence in sentences(report))
+    design, origin, *headroom = (_text(sentence) for sentence in sentences(report))
     parts = [
-        f"<style>{_STYLE}{_color_style()}</style>",
+        f"<style>{_STYLE}{style()}{_MEDIA}</style>",
         f"<h1>{_text(title(report))}</h1>",
-        f'<div class="verdict {verdict}"><p><b>{verdict}</b>: {_text(meaning)}</p><p class="dim">{design}</p></div>',
+        f'<div class="verdict {verdict}"><p><b>{verdict}</b>: {_text(meaning)}</p><p class="dim">{design}</p>'
+        f'<p class="dim">{origin}</p></div>',
         *(f"<p>{each}</p>" for each in headroom),
         f"<h2>Solved along the stream</h2>{_curves(report)}",
         *map(_section, sections(report)),
@@ -121,43 +110,15 @@ def _bar(interval: Interval, reach: float) -> str:
 
 def _curves(report: Report) -> str:
     """The share of solved tasks by position: a line for each arm."""
-    width, height, left, top, bottom = 720, 270, 46, 10, 30
     length = max((len(arm.curve) for arm in report.arms.values()), default=0)
     if length < 2:
         return '<p class="dim">A stream of one task has no curve.</p>'
-
-    def x(position: int) -> float:
-        return left + (width - left - 16) * position / (length - 1)
-
-    def y(part: float) -> float:
-        return top + (height - top - bottom) * (1 - part)
-
-    parts = []
-    for part in (0.0, 0.25, 0.5, 0.75, 1.0):
-        parts.append(f'<line class="grid" x1="{left}" y1="{y(part):.1f}" x2="{width - 16}" y2="{y(part):.1f}"/>')
-        parts.append(f'<text x="{left - 8}" y="{y(part) + 4:.1f}" text-anchor="end">{100 * part:.0f} %</text>')
-    ticks = sorted({0, *(round((length - 1) * quarter / 4) for quarter in (1, 2, 3)), length - 1})
-    parts += [f'<text x="{x(each):.1f}" y="{height - 8}" text-anchor="middle">{each + 1}</text>' for each in ticks]
-    keys = []
-    for number_, (name, arm) in enumerate(report.arms.items()):
-        style = f'class="curve a{number_ % len(_COLORS)}" stroke-dasharray="{_DASHES[number_ % len(_DASHES)]}"'
-        line = [f"{x(at):.1f},{y(part):.1f}" for at, part in enumerate(arm.curve) if part is not None]
-        parts.append(f'<polyline {style} points="{" ".join(line)}"><title>{_text(name)}</title></polyline>')
-        key = f'<svg viewBox="0 0 30 10"><line {style} x1="0" y1="5" x2="30" y2="5"/></svg>'
-        keys.append(f"<span>{key}{_text(name)}</span>")
+    lines = [Line(name, known(arm.curve)) for name, arm in report.arms.items()]
+    shown = chart(lines, positions(length, "position in the stream"), SOLVED, main=report.primary)
     return (
-        f'<div class="keys">{"".join(keys)}</div><svg viewBox="0 0 {width} {height}" role="img"'
-        f' aria-label="share of solved tasks by position in the stream">{"".join(parts)}</svg>'
-        '<p class="dim">Position in the stream; mean over all orders and a fifth of the stream.</p>'
+        f'<div class="keys">{keys(lines, report.primary)}</div>{shown}'
+        '<p class="dim">Mean over all orders and a fifth of the stream.</p>'
     )
-
-
-def _color_style() -> str:
-    light, dark = (
-        "".join(f" .rb .a{number_} {{ stroke: {pair[place]} }}" for number_, pair in enumerate(_COLORS))
-        for place in (0, 1)
-    )
-    return f"{light}\n@media (prefers-color-scheme: dark) {{{_DARK}{dark} }}"
 
 
 def _text(text: str) -> str:

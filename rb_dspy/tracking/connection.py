@@ -136,11 +136,6 @@ class RunLog:
             # dtype=object, because MLflow with pandas 3 warns about text columns
             self.write(mlflow.log_table, pd.DataFrame(rows, dtype=object), file)
 
-    def figure(self, figure: Any, file: str) -> None:
-        """Log a figure of matplotlib."""
-        client = mlflow.MlflowClient()
-        self.write(lambda run_id: client.log_figure(run_id, figure, file))
-
 
 @contextmanager
 def registry_errors(what: str) -> Iterator[None]:

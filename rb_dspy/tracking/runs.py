@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 import mlflow
 import pandas as pd  # type: ignore[import-untyped]
 import pydantic
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from mlflow.data.pandas_dataset import from_pandas
 
 from rb_dspy.backbones import Backbones, active
@@ -24,6 +22,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.state import prompts_of
 from rb_dspy.config import ROLES
 from rb_dspy.errors import BackboneError, RBError
+from rb_dspy.evaluation.chart import SOLVED, Line, known, picture, positions
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.schema import Usage
 from rb_dspy.stream import RunReport, TaskResult, TaskStream
@@ -42,8 +41,6 @@ log = logging.getLogger("rb_dspy")
 
 _SECONDS = 10.0
 """Minimum time between two progress reports of an evaluation."""
-_TEXT = "#707880"
-_COLORS = ("#3b82e0", "#2f9e63", "#d65a4a", "#b07cc6", "#d99a2b", "#4fb3bf", "#8a8f98", "#c2577f")
 
 
 class StreamRun:
@@ -76,7 +73,7 @@ class StreamRun:
     def on_result(self, result: TaskResult) -> None:
         """Log whether a task was solved, and the success rate so far. For ``run_stream``."""
         self._results.append(result)
-        if result.solved is not None:
+        if result.solved is not None:  # False if the task broke
             self._solved += result.solved
             self._rates.append(self._solved / (len(self._rates) + 1))
             step: dict[str, float | None] = {"task.solved": float(result.solved), "success_rate": self._rates[-1]}
@@ -109,7 +106,7 @@ class StreamRun:
         if self._traces is not None:
             self._traces.log_results(self._results)
         if self._rates:
-            run.figure(learning_curve({"": self._rates}, "solved so far"), "learning_curve.png")
+            run.write(mlflow.log_text, learning_curve({"": self._rates}, ""), "learning_curve.svg")
         with tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder:
             file = Path(folder) / "bank.jsonl"
             try:
@@ -202,41 +199,18 @@ class EvaluationRun:
         verdicts = {f"verdict.{_key(name)}": each.verdict for name, each in report.comparisons.items()}
         run.tags({**verdicts, "exploratory": report.exploratory, "headroom": report.headroom or "not measured"})
         run.table([_cells(row) for row in report.rows()], "arms.json")
-        run.figure(
-            learning_curve({name: arm.curve for name, arm in report.arms.items()}, "share solved"), "learning_curve.png"
-        )
+        curves = {name: arm.curve for name, arm in report.arms.items()}
+        run.write(mlflow.log_text, learning_curve(curves, report.primary), "learning_curve.svg")
         with tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder:
             report.save(folder)
             run.write(mlflow.log_artifacts, folder)
 
 
-def learning_curve(curves: Mapping[str, Sequence[float | None]], label: str) -> Any:
-    """Shares of solved tasks by position in the stream, for each name in ``curves``; None leaves a gap.
-
-    The background is transparent, so that it is readable on light and dark pages.
-    """
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    for number, (name, curve) in enumerate(curves.items()):
-        rates = [float("nan") if rate is None else rate for rate in curve]
-        marker = "o" if len(rates) == 1 else ""
-        title = name.replace("$", r"\$")  # matplotlib reads text between dollar signs as a formula
-        axes.plot(
-            range(1, len(rates) + 1), rates, color=_COLORS[number % len(_COLORS)], linewidth=2, marker=marker,
-            label=title,
-        )  # fmt: skip
-    axes.set(xlabel="tasks with a known outcome", ylabel=label, ylim=(-0.03, 1.03))
-    axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
-    axes.locator_params(axis="x", integer=True)
-    axes.tick_params(colors=_TEXT, labelsize=8)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.label.set(color=_TEXT, fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[:].set_color(_TEXT)
-    if len(curves) > 1:
-        axes.legend(frameon=False, labelcolor=_TEXT, fontsize=8)
-    return figure
+def learning_curve(curves: Mapping[str, Sequence[float | None]], main: str) -> str:
+    """Shares of solved tasks by position in the stream, for each name in ``curves``, as SVG."""
+    lines = [Line(name, known(curve)) for name, curve in curves.items()]
+    x = positions(max(2, *map(len, curves.values())), "tasks with a known outcome")
+    return picture(lines, x, SOLVED, main=main, names=160 if len(lines) > 1 else 0)
 
 
 def program_params(program: BankProgram) -> dict[str, Any]:
