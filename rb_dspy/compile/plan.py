@@ -154,8 +154,8 @@ def measure_compile(
     program: BankProgram,
     streams: Streams,
     *,
-    bank: MemoryBank | None,
-    embedder: Embedder | str | None,
+    bank: MemoryBank | None = None,
+    embedder: Embedder | str | None = None,
 ) -> CompilePlan:
     """The plan with calls, tokens and cost, estimated from the first two tasks to compile on, which are run for this.
 

@@ -154,8 +154,8 @@ def _step(step: Any) -> Any:
     """The settings of a step, and the name of its reranker; a step of the user's own is named by its code and state."""
     if not _is_ours(step) or not hasattr(step, "config"):
         return identity(step)
-    reranker = getattr(step, "reranker", None)
-    return step.config.model_dump(mode="json") | ({} if reranker is None else {"reranker": identity(reranker)})
+    reranker = {"reranker": step.reranker and identity(step.reranker)} if hasattr(step, "reranker") else {}
+    return step.config.model_dump(mode="json") | reranker
 
 
 def _is_ours(value: object) -> bool:

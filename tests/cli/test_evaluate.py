@@ -44,7 +44,8 @@ def test_memory_is_compared_with_none_and_the_report_is_kept(sums: Any) -> None:
     with private():
         code, out, err = sums("evaluate", "sums.jsonl", "--orders", "2", "--no-track")
     assert code == 0, err
-    assert "calls" in out
+    assert "calls and cost are measured on the first 2 tasks of each arm" in " ".join(out.split())
+    assert "measured on 2 tasks of each arm" in " ".join(out.split())
     assert "UNRESOLVED" in out
     (folder,) = Path("rb-evaluations").iterdir()
     assert str(folder / "report.html") in "".join(out.split("\n"))
@@ -56,7 +57,10 @@ def test_memory_is_compared_with_none_and_the_report_is_kept(sums: Any) -> None:
 def test_the_same_evaluation_continues_in_its_folder(sums: Any, served: Served) -> None:
     first = evaluate(sums, "--orders", "2")
     before = len(served.prompts)
-    assert evaluate(sums, "--orders", "2", "--jobs", "2") == first
+    again = evaluate(sums, "--orders", "2", "--jobs", "2")
+    assert "--jobs 2" in again.pop("command")
+    assert first.pop("command") == "rb-dspy evaluate sums.jsonl --no-track --orders 2 --json"
+    assert again == first
     assert served.prompts[before:] == []
     assert evaluate(sums, "--orders", "2", "--seed", "5")["folder"] != first["folder"]
     assert evaluate(sums, "-n", "3", "--orders", "1", "--folder", "here")["folder"] == "here"
@@ -81,7 +85,21 @@ def test_an_interrupted_evaluation_says_how_to_go_on(sums: Any, served: Served) 
     before = len(served.prompts)
     report = evaluate(sums, "--orders", "2")
     agents = [prompt for prompt in served.prompts[before:] if role_of(prompt) == "agent"]
-    assert len(agents) == report["arms"]["none"]["runs"] + report["arms"]["bank"]["runs"] - 4
+    assert (
+        len(agents) == report["arms"]["none"]["runs"] + report["arms"]["bank"]["runs"] - 2
+    )  # of the tasks that are measured first
+
+
+def test_another_environment_has_another_folder(sums: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    Path("halls_of_both.py").write_text(
+        "from rb_dspy.testing import Corridor\n"
+        "def near(task, rollout_id):\n    return Corridor(1)\n"
+        "def far(task, rollout_id):\n    return Corridor(9)\n"
+    )
+    reports = [evaluate(sums, "--orders", "1", "--env", f"halls_of_both:{name}") for name in ("near", "far")]
+    assert reports[0]["folder"] != reports[1]["folder"]
+    assert all(report["arms"]["bank"]["runs"] == 6 for report in reports)
 
 
 def test_screening_asks_whether_perfect_lessons_help(sums: Any, served: Served) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rb_dspy import Backbones, Compiled, Streams, Task, TaskStream, split_streams
-from rb_dspy.compile import load_program, plan_compile, prompts_of
+from rb_dspy import Compiled, Streams, Task, TaskStream, split_streams
+from rb_dspy.compile import load_program, measure_compile, plan_compile, prompts_of
 from rb_dspy.errors import InputError
 from rb_dspy.stream import fingerprint
 from rb_dspy.testing import scripted_lm
@@ -30,7 +30,9 @@ def test_the_plan_says_what_is_run_and_what_it_can_show() -> None:
     assert "6 windows of 3 tasks, 4 of dev" in text
     assert "16 held-out tasks x 8 orders can show a gain of 21 points; 30 tasks: 15" in text
     fewer = plan_compile(program(lm), parts, budget=60, orders=3)
-    assert fewer.calls < plan.calls
+    assert (plan.runs, fewer.runs) == (60 * 3 + 2 * 8 * 28, 60 * 3 + 2 * 3 * 28)
+    assert (plan.calls, plan.tokens, plan.cost) == (None, None, None)
+    assert "calls and cost are measured on the first 2 tasks" in text
     assert fewer.detectable is not None
     assert fewer.detectable > 0.5
     assert plan_compile(program(lm), parts, budget=60, orders=2).detectable is None
@@ -39,20 +41,20 @@ def test_the_plan_says_what_is_run_and_what_it_can_show() -> None:
 
 def test_a_single_step_costs_less_and_is_scored_in_one_order() -> None:
     whole, judge = (plan_compile(scaled(), streams(), step=step, budget=60) for step in ("all", "judge"))  # type: ignore[arg-type]
-    assert judge.calls < whole.calls / 2
+    assert judge.runs < whole.runs / 2
     assert (judge.window, judge.train) == (1, 24)
     assert "12 held-out tasks can show" in str(judge)
-    assert judge.tokens == judge.prompt_tokens + judge.completion_tokens
 
 
-def test_the_cost_is_known_if_the_prices_are() -> None:
-    student = program()
-    assert plan_compile(student, streams()).cost is None or plan_compile(student, streams()).cost == 0
-    student.backbones = Backbones(agent="openai/gpt-4o-mini")
-    cost = plan_compile(student, streams()).cost
-    assert cost is not None
-    assert 0 < cost < 10
-    assert f"${cost:.2f}" in str(plan_compile(student, streams()))
+def test_calls_and_cost_are_measured() -> None:
+    lm = scripted_lm(pupil, model="openai/gpt-4o-mini")
+    student, parts = program(lm), streams()
+    plan = plan_compile(student, parts)
+    measured = measure_compile(plan, student, parts)
+    assert (plan.runs, measured.calls) == (measured.runs, round(plan.runs / 2 * len(lm.engine.prompts)))
+    assert measured.tokens is not None
+    assert measured.tokens > 0
+    assert f"{measured.calls:,} calls, {measured.tokens:,} tokens{measured.price}." in str(measured)
 
 
 def test_the_default_split_of_forty_tasks_can_show_twenty_one_points() -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import dspy
 import pytest
 
 from rb_dspy import Backbones, MaTTS, MemoryBank, MemoryDraft, Outcome, ReasoningBank, Task, TaskStream, evaluate
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError
-from rb_dspy.evaluation import Arm, Progress, Report, estimate, screen
+from rb_dspy.evaluation import Arm, Progress, Report, estimate, measure, screen
 from rb_dspy.evaluation.modes import Shuffled
 from rb_dspy.evaluation.records import read_records
-from rb_dspy.testing import Faulty, HashEmbedder, Prompt, Reply, scripted_lm
+from rb_dspy.importers import to_trajectory
+from rb_dspy.steps import Memory
+from rb_dspy.testing import Corridor, Faulty, HashEmbedder, Prompt, Reply, scripted_lm
 from tests.evaluation.world import (
     MAKERS,
     Safe,
@@ -27,6 +31,7 @@ from tests.evaluation.world import (
     stubborn,
     without_times,
 )
+from tests.worlds import backbones, corridor
 
 LESSONS = [
     MemoryDraft(title=f"Safes of {maker}", description="", content=f"{maker} safes open with {code_of(maker)}.")
@@ -67,7 +72,7 @@ def test_a_bank_that_helps_is_learning() -> None:
     assert bank.curve[-1] is not None
     assert bank.curve[-1] > bank.curve[0]
     assert report.lessons[0].difference > 0
-    assert str(report).startswith("LEARNING: none -> bank: 0.17 -> ")
+    assert str(report).startswith("LEARNING: none -> bank: 17 % -> ")
 
 
 def test_a_screen_refuses_a_world_in_which_lessons_change_nothing() -> None:
@@ -129,16 +134,6 @@ def test_true_verdicts_ask_no_judge() -> None:
     assert report.arms["bank"].judge_agreement == pytest.approx(report.arms["bank"].success.mean)  # type: ignore[union-attr]
     assert report.arms["true"].judge_agreement == 1.0
     assert calls(arms["true"].program, "label") == 0  # type: ignore[arg-type]
-
-
-def test_an_estimate_knows_tasks_of_one_turn() -> None:
-    one, many = (
-        estimate(
-            ["none", "bank"], TaskStream("s", [Task(id="t", instruction="Why?", env=env)]), program=program(), orders=1
-        )
-        for env in ("question", "twc")
-    )
-    assert (one.calls, many.calls) == (4, 12)
 
 
 def test_orders_are_permuted_alike_and_arms_take_turns() -> None:
@@ -424,17 +419,23 @@ def test_progress_counts_and_says_nothing_of_success(tmp_path: Path) -> None:
     assert not {"solved", "success", "score"} & set(vars(seen[0]))
 
 
-def test_an_estimate_before_and_during(tmp_path: Path) -> None:
+def test_an_estimate_is_measured(tmp_path: Path) -> None:
     asked = program(lambda prompt: pytest.fail("a model was asked"))
     before = estimate(["none", "bank"], safes(4), program=asked, orders=2)
-    assert (before.tasks, before.done, before.cost, before.seconds) == (12, 0, None, None)
-    assert before.calls >= 4 + 8 * 3
-    priced = estimate(
-        {"none": (asked, "openai/gpt-4o-mini"), "bank": (asked, "openai/gpt-4o-mini")}, safes(4), orders=2
-    )
-    assert priced.cost is not None
-    assert priced.cost > 0
+    assert (before.tasks, before.done, before.calls, before.cost, before.seconds) == (12, 0, None, None, None)
+    assert "measured on the first 2 tasks of each arm" in str(before)
+    walks = ReasoningBank(backbones=backbones(), environments=Corridor.make)
+    halls = [corridor(f"hall/{number}", 5) for number in range(6)]
+    measured = measure(["none", "bank"], halls, program=walks, orders=2, folder=tmp_path, embedder=HashEmbedder())
+    assert (measured.tasks, measured.done) == (18, 4)
+    seen: list[Progress] = []
+    options: dict[str, Any] = {"orders": 2, "folder": tmp_path, "embedder": HashEmbedder(), "on_progress": seen.append}
+    evaluate(["none", "bank"], halls, program=walks, **options)
+    assert len(seen) == 14, "what was measured is not done again"
+    assert measured.calls == pytest.approx(seen[-1].calls * 14 / 18, rel=0.1)
 
+
+def test_an_estimate_of_an_evaluation_that_was_interrupted(tmp_path: Path) -> None:
     def stop(progress: Progress) -> None:
         if progress.done == 8:
             raise KeyboardInterrupt
@@ -448,3 +449,58 @@ def test_an_estimate_before_and_during(tmp_path: Path) -> None:
     assert during.seconds is not None
     with pytest.raises(InputError, match="another evaluation"):
         estimate(["none", "bank"], safes(2), program=program(), orders=2, folder=tmp_path)
+    (tmp_path / "plan.json").unlink()
+    with pytest.raises(InputError, match=r"no plan\.json"):
+        estimate(["none", "raw"], safes(4), program=program(), orders=2, folder=tmp_path)
+
+
+def test_questions_without_answers_are_refused_before_the_first_call() -> None:
+    asked = ReasoningBank(backbones=backbones(lambda prompt: pytest.fail("a model was asked")))
+    for call in (evaluate, estimate):
+        with pytest.raises(InputError, match=r"no task has ground truth.*env_args\.answer"):
+            call(["none", "bank"], ["What is it?", "Why?"], program=asked, orders=1)
+
+
+def test_an_outcome_that_is_unknown_once_costs_its_pair_only() -> None:
+    made = itertools.count()
+
+    class Sometimes(Safe):
+        def outcome(self) -> Outcome | None:
+            return None if next(made) == 9 else super().outcome()
+
+    doubtful = program()
+    doubtful.environments = lambda task, rollout_id: Sometimes(str(task.env_args["code"]))
+    report = run(["none", "bank"], safes(5), program=doubtful, orders=3)
+    assert (report.tasks, report.comparisons["bank"].tasks) == (5, 5)
+    assert sum(arm.unknown for arm in report.arms.values()) == 1
+    assert "1 run had an unknown outcome" in report.to_markdown()
+
+
+class Shows(dspy.Module):
+    """A step of the user's own, without settings."""
+
+    def forward(self, task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
+        return Memory()
+
+
+class Acts(dspy.Module):
+    """An agent of the user's own, which numbers its rollouts itself."""
+
+    def forward(self, task: Task, memory: Memory, environments: Any, number: int = 0, temperature: float = 0) -> Any:
+        safe = environments(task, "mine")
+        safe.reset(task)
+        seen, _ = safe.step("0000")
+        safe.close()
+        return to_trajectory(task, [{"action": "0000", "observation": seen}])
+
+
+def test_steps_of_ones_own_need_no_settings() -> None:
+    own = program()
+    own.retrieve, own.act = Shows(), Acts()
+    report = run(["none", "bank", "placebo", "shuffled", "true_verdicts"], safes(5), program=own, orders=1)
+    assert all(arm.success and arm.success.mean == 0.2 for arm in report.arms.values())
+    assert report.arms["true_verdicts"].judge_agreement == 1
+    assert not report.arms["none"].repeated, "nobody knows whether this agent samples"
+    for arm in ("raw", "success_only"):
+        with pytest.raises(InputError, match=f"'{arm}' needs the step Retrieve, and this program has a Shows"):
+            run(["none", arm], safes(5), program=own, orders=1)

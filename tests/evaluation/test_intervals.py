@@ -123,7 +123,7 @@ def test_sides_are_named_right() -> None:
     worse = compare(scores(np.ones((12, 8))), scores(np.zeros((12, 8))))
     assert (worse.before, worse.after, worse.difference.mean) == (1.0, 0.0, -1.0)
     assert (worse.verdict, worse.better) == ("HARM", False)
-    assert str(worse).startswith("1.00 -> 0.00, difference -1.00 [-1.00, -0.9")
+    assert str(worse).startswith("100 % -> 0 %, difference -100.0 [-100.0, -9")
 
 
 def test_unknown_scores_leave_the_pair_out() -> None:

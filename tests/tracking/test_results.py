@@ -69,7 +69,7 @@ def test_an_evaluation_is_logged(tracker: Tracker, client: Any, report: Report, 
     assert logged.data.tags["verdict.a_b_"] == "UNRESOLVED"
     assert list(mlflow.load_table("arms.json", run_ids=[run.id])["arm"]) == ["off", "a=b?"]
     files = {each.path for each in client.list_artifacts(run.id)}
-    assert {"report.json", "report.html", "report.md", "learning_curve.png", "arms.json"} <= files
+    assert {"report.json", "report.html", "report.md", "learning_curve.svg", "arms.json"} <= files
     file = mlflow.artifacts.download_artifacts(f"runs:/{run.id}/report.json", dst_path=str(tmp_path))
     assert Report.load(file) == report
 

@@ -74,7 +74,7 @@ def test_a_stream_is_logged_with_about_ten_numbers_and_its_files(
     assert history(client, run_id, "success_rate") == [(1, 0), (2, 0), (3, third), (3, third)]
 
     # Its files are the table, the curve, the prompts and the bank.
-    assert artifacts(client, run_id) == {"results.json", "learning_curve.png", "prompts.json", "bank.jsonl"}
+    assert artifacts(client, run_id) == {"results.json", "learning_curve.svg", "prompts.json", "bank.jsonl"}
     table = mlflow.load_table("results.json", run_ids=[run_id])
     assert list(table["task"]) == ["lock/acme/0", "lock/acme/1", "lock/acme/2"]
     assert list(table["solved"]) == [False, False, True]
