@@ -19,7 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.errors import InputError, StorageError
-from rb_dspy.text import printable, redact, without_secrets
+from rb_dspy.redaction import redact, without_secrets
+from rb_dspy.text import printable
 
 
 class SafeConsole(Console):
