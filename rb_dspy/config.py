@@ -60,6 +60,9 @@ class RetrieveConfig(_Config):
     min_score: float | None = Field(default=None, ge=-1, le=1)
     """Minimum cosine of a result, in dense mode. None: the embedder's own floor, ``Embedder.min_score``, if it has one;
     -1: no floor."""
+    min_share: float = Field(default=0.7, ge=0, le=1)
+    """Minimum cosine of a result as a share of the best one's, in dense mode without a reranker; 0: no minimum. A small
+    model is misled by lessons about another subject."""
     max_tokens: int = Field(default=1500, ge=1)
     """Budget of the memory block, in estimated tokens; items are shown in order until the next would exceed it."""
 
@@ -108,6 +111,8 @@ class DistillConfig(_CallConfig):
     prompts: Literal["facts", "general"] = "facts"
     """``facts``: keep names, codes, rules and corrections exactly; ``general``: the paper's wording, which generalizes
     and uses none of them."""
+    own_words: bool = True
+    """With ``facts``, a lesson that repeats a statement of the environment is stored in the environment's words."""
 
 
 class ProgramConfig(_Config):
@@ -126,7 +131,7 @@ class ProgramConfig(_Config):
     def paper(cls) -> Self:
         """The paper's values where the defaults differ (section 4.1 and appendix)."""
         return cls(
-            retrieve=RetrieveConfig(k=1, unit="experience", min_score=-1.0),
+            retrieve=RetrieveConfig(k=1, unit="experience", min_score=-1.0, min_share=0.0),
             act=ActConfig(temperature=0.7, max_steps=30),
             judge=JudgeConfig(temperature=0.0),
             distill=DistillConfig(temperature=1.0, max_items=3, prompts="general"),

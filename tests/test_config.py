@@ -27,6 +27,7 @@ def test_the_papers_values() -> None:
     program, matts = ProgramConfig.paper(), MattsConfig.paper()
     retrieve = program.retrieve
     assert (retrieve.k, retrieve.unit, retrieve.mode, retrieve.min_score) == (1, "experience", "dense", -1)
+    assert retrieve.min_share == 0
     assert (program.act.temperature, program.act.max_steps) == (0.7, 30)
     assert (program.judge.temperature, program.distill.temperature, program.distill.max_items) == (0, 1.0, 3)
     assert program.distill.prompts == "general"

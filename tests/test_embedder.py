@@ -148,8 +148,8 @@ def scores(embedder: Embedder, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
 def test_the_floor_parts_related_from_unrelated_texts(embedder: SentenceTransformerEmbedder) -> None:
     assert (len(RELATED), len(UNRELATED)) == (30, 80)
     assert embedder.min_score == MINILM_MIN_SCORE
-    assert np.sum(scores(embedder, RELATED) >= MINILM_MIN_SCORE) == 29
-    assert np.sum(scores(embedder, UNRELATED) < MINILM_MIN_SCORE) == 78
+    assert np.sum(scores(embedder, RELATED) >= MINILM_MIN_SCORE) == 28
+    assert np.sum(scores(embedder, UNRELATED) < MINILM_MIN_SCORE) == 80
     assert scores(embedder, UNRELATED).max() < 0.32
 
 

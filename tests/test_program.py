@@ -301,6 +301,24 @@ def test_a_similarity_floor_keeps_unrelated_lessons_out(bank: MemoryBank) -> Non
     assert made.recall(unrelated, bank)
 
 
+def test_lessons_far_below_the_best_one_are_not_shown(bank: MemoryBank) -> None:
+    for title in ("Lock of abus", "Lock of yale", "Eggs"):
+        bank.add(title, {"Eggs": "Boil them for ten minutes."}.get(title, f"The code of the {title.lower()} is 42."))
+
+    def shown(share: float) -> list[str]:
+        config = ProgramConfig(retrieve=RetrieveConfig(min_score=-1.0, min_share=share))
+        return [item.title for item in program(config=config).recall("The code of the lock of abus", bank).items]
+
+    scores = [each.score for each in bank.retrieve("The code of the lock of abus", 3, unit="item")]
+    share = scores[1] / scores[0]
+    assert scores[2] < scores[1] < scores[0]
+    assert [shown(each) for each in (0.0, share, share + 0.01)] == [
+        ["Lock of abus", "Lock of yale", "Eggs"],
+        ["Lock of abus", "Lock of yale"],
+        ["Lock of abus"],
+    ]
+
+
 def test_lessons_are_shown_while_they_fit_the_budget(bank: MemoryBank) -> None:
     for number in range(4):
         bank.add(f"Lock number {number}", "Turn the key twice. " * 10)

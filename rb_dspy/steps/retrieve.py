@@ -40,6 +40,9 @@ class Retrieve(dspy.Module):
         )
         if self.reranker is not None and retrieved:
             retrieved = self._reranked(task.key or task.instruction, retrieved)[: config.k]
+        elif config.mode == "dense" and retrieved:
+            least = config.min_share * retrieved[0].score - 1e-5
+            retrieved = [match for match in retrieved if match.score >= least]
         items = (item for match in retrieved for item in match.items)
         return render(items, retrieved, config.max_tokens)
 
