@@ -12,6 +12,7 @@ from rb_dspy.errors import InputError
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps.ask import ask
 from rb_dspy.steps.distill import Distilled, read_drafts
+from rb_dspy.steps.statements import statements
 from rb_dspy.steps.transcript import escape_markers, number_attempts
 
 
@@ -46,4 +47,7 @@ class Contrast(dspy.Module):
             return {"task": escape_markers(task.instruction), "attempts": attempts}
 
         said = ask(self.predict, "contraster", self.config, inputs, rollouts=len(trajectories))
-        return read_drafts(said, self.predict, "contraster", self.config.max_items)
+        done = read_drafts(said, self.predict, "contraster", self.config.max_items)
+        if self.config.prompts == "general":
+            return done
+        return done.in_own_words(task, statements(trajectories))

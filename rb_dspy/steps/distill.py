@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dspy
@@ -13,6 +14,7 @@ from rb_dspy.config import DistillConfig
 from rb_dspy.errors import UnparseableOutput
 from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
 from rb_dspy.steps.ask import ask
+from rb_dspy.steps.statements import Statement, in_own_words, statements
 from rb_dspy.steps.transcript import cut, escape_markers, observations, transcript
 from rb_dspy.text import normalize
 
@@ -24,6 +26,11 @@ class Distilled:
     drafts: tuple[MemoryDraft, ...] = ()
     note: str = ""
     distiller: str = ""
+
+    def in_own_words(self, task: Task, said: Sequence[Statement], answer: str | None = None) -> Distilled:
+        """Return this with the environment's own words in the drafts (see ``statements``), equal ones once."""
+        drafts = (in_own_words(draft, task, said, answer) for draft in self.drafts)
+        return replace(self, drafts=tuple({draft.content: draft for draft in reversed([*drafts])}.values())[::-1])
 
 
 class Distill(dspy.Module):
@@ -64,7 +71,12 @@ class Distill(dspy.Module):
             }
 
         said = ask(predict, "distiller", self.config, inputs, rollout=rollout)
-        return read_drafts(said, predict, "distiller", self.config.max_items)
+        done = read_drafts(said, predict, "distiller", self.config.max_items)
+        if general or not self.config.own_words:
+            return done
+        right = verdict.label == "success"
+        answer = trajectory.answer if right and len(trajectory.steps) == 1 else None
+        return done.in_own_words(task, statements([trajectory], right=right), answer)
 
     def _trajectory(self, trajectory: Trajectory, verdict: Verdict, max_tokens: int) -> str:
         if self.config.prompts == "general":

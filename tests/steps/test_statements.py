@@ -1,0 +1,124 @@
+"""Lessons in the environment's own words: what a small model garbles, and what must stay as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from rb_dspy.config import ContrastConfig, DistillConfig
+from rb_dspy.schema import MemoryDraft, Step, Task, Trajectory, Verdict
+from rb_dspy.steps import Contrast, Distill
+from rb_dspy.steps.statements import in_own_words, statements
+from tests import worlds
+
+ALERT = "Disk usage on the hosts of falcon is at 97 percent. To which team does this ticket go?"
+TICKET = "I was charged twice for order 64115. Which queue? Answer with its code only."
+PAID = "What is the total of all orders that are paid?"
+OWNER = "The service falcon is owned by team Turin."
+CODE = "orders.state 41 means paid"
+CENTS = "orders.total is in cents"
+DOOR = "The front door is locked."
+ROWS = " ".join(f"Row {number} of the table is free." for number in range(500))
+
+
+def rollout(*said: str, action: str = "Lima", feedback: str = "") -> Trajectory:
+    steps = tuple(Step(action=action, observation=each) for each in said)
+    return Trajectory(task_id="t", steps=steps, answer=action, feedback=feedback)
+
+
+def reworded(title: str, content: str, trajectory: Trajectory, instruction: str = ALERT, **known: Any) -> str:
+    draft = MemoryDraft(title=title, description="", content=content)
+    return in_own_words(draft, Task(id="t", instruction=instruction), statements([trajectory]), **known).content
+
+
+GARBLED = [
+    "The environment said that the service falcon is owned by team Turin, which is incorrect. The correct owner is"
+    " team Falcon.",
+    "The disk of falcon was full, at 97 percent. The service falcon is owned by team Turin, not Lima.",
+    "It is important to note that the service falcon is owned by Turin as its team.",
+]
+
+
+@pytest.mark.parametrize("content", GARBLED)
+@pytest.mark.parametrize("said", [f"Wrong. {OWNER}", f"Wrong: {OWNER}", f"Your answer is wrong.\r\n{OWNER}"])
+def test_a_garbled_fact_is_stored_as_the_environment_stated_it(content: str, said: str) -> None:
+    assert reworded("Owner", content, rollout(said)) == OWNER
+
+
+@pytest.mark.parametrize(
+    ("title", "content", "said", "expected"),
+    [
+        ("Paid", "41 in orders.state means paid.", f"To know: {CODE}; {CENTS}.", f"{CODE};"),
+        ("Paid", f"{CODE} and {CENTS}.", f"0\nThe result is wrong. To know: {CODE}; {CENTS}.", f"{CODE}; {CENTS}."),
+        ("Paid", f"0 orders were found, which is wrong: {CODE}.", f"0\nWrong. To know: {CODE}", CODE),
+        ("Door", "The front door is locked.", f"{DOOR} The front door is open.", DOOR),
+        ("Row", "Row 7 of the table is free.", ROWS, "Row 7 of the table is free."),
+    ],
+)
+def test_a_lesson_keeps_the_statements_that_it_repeats_and_no_similar_ones(
+    title: str, content: str, said: str, expected: str
+) -> None:
+    assert reworded(title, content, rollout(said, action="SELECT 1"), PAID).removesuffix(f" (task: {PAID})") == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "said", "why"),
+    [
+        ("Falcon is not owned by team Lima.", "You said: falcon is owned by team Lima.", "the agent's own claim"),
+        ("The service falcon is owned by team Turin.", "The service falcon is owned by team Porto.", "another name"),
+        ("Refunds of falcon above 100 EUR need form 12B.", "Refunds of falcon above 100 EUR need it.", "a number"),
+        ("Check the disk of falcon before you page anybody.", OWNER, "a rule of its own"),
+        ("退款需要经理批准, falcon。", "超过100欧元的退款需要经理批准。", "no words to compare"),
+    ],
+)
+def test_other_lessons_stay_in_the_distillers_words(content: str, said: str, why: str) -> None:
+    assert reworded("A title", content, rollout(said)) == content, why
+
+
+@pytest.mark.parametrize(
+    ("content", "trajectory", "known"),
+    [
+        ("Q-REFUND", rollout("Your answer is wrong. The right answer is: Q-REFUND"), {}),
+        ("The code is Q-REFUND.", rollout("Your answer is wrong. The right answer is: Q-REFUND"), {}),
+        ("The code is Q-REFUND.", rollout("Your answer is right.", action="Q-REFUND"), {"answer": "Q-REFUND"}),
+        ("The code is Q-REFUND.", rollout("Wrong.", feedback="It belongs into Q-REFUND, as always."), {}),
+    ],
+)
+def test_a_value_without_a_subject_carries_the_task_that_it_answers(
+    content: str, trajectory: Trajectory, known: dict[str, str]
+) -> None:
+    assert reworded("Queue code", content, trajectory, TICKET, **known).endswith(f"(task: {TICKET})")
+
+
+def test_a_statement_that_names_the_subject_does_not_carry_the_task() -> None:
+    said = "Orders that were charged twice belong to the queue Q-REFUND."
+    assert reworded("Queue", f"Note that {said}", rollout(said), TICKET) == said
+
+
+@given(
+    title=st.text(max_size=30),
+    content=st.text(min_size=1, max_size=300),
+    said=st.lists(st.text(max_size=300), max_size=4),
+    instruction=st.text(min_size=1, max_size=100).filter(str.strip),
+)
+def test_any_text_gives_a_lesson_of_bounded_length(title: str, content: str, said: list[str], instruction: str) -> None:
+    done = reworded(title, content, rollout(*said), instruction)
+    assert done
+    assert len(done) <= 2 * len(content) + len(title) * 2 + 600
+
+
+def test_distiller_and_contraster_store_own_words_once_and_the_papers_prompts_do_not() -> None:
+    lessons = [{"title": title, "description": "", "content": GARBLED[0]} for title in ("Owner", "Falcon's owner")]
+
+    def run(step: Any, *args: Any) -> list[str]:
+        with worlds.backbones(lambda prompt: {"analysis": "-", "memory_items": lessons}).use():
+            return [draft.content for draft in step(Task(id="t", instruction=ALERT), *args).drafts]
+
+    failed, wrong = Verdict(label="failure"), rollout(f"Wrong. {OWNER}")
+    assert run(Distill(), wrong, failed) == [OWNER]
+    assert run(Contrast(), [wrong, wrong]) == [OWNER]
+    for step in (DistillConfig(own_words=False), DistillConfig(prompts="general")):
+        assert run(Distill(step), wrong, failed)[0] == GARBLED[0]
+    assert run(Contrast(ContrastConfig(prompts="general")), [wrong, wrong])[0] == GARBLED[0]
