@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Iterator, Sequence
 
 from rb_dspy.environments.answers import AcceptedAnswers
@@ -26,6 +27,7 @@ _SERVICES = """
 _TEAMS = """
     Accra Bergen Cairo Dakar Delhi Hanoi Lima Minsk Osaka Oslo Perth Porto Quito Riga Seoul Sofia Tunis Turin
 """
+_DENIALS = {"incorrect", "wrong", "not", "false"}
 _PHRASINGS = {
     "errors": "The service {} returns error 500 since this morning. Which team has to be paged?",
     "dashboard": "A customer reports that the dashboard of {} stays empty. Which team looks after it?",
@@ -100,9 +102,10 @@ class Directory:
         ]
 
     def keeps_fact(self, task: Task, lesson: str) -> bool:
-        """Whether ``lesson`` says which team owns the service of ``task``."""
-        args = _Args.of(task)
-        return args.service in lesson.casefold() and args.owner.casefold() in lesson.casefold()
+        """Whether ``lesson`` says which team owns the service of ``task``, names no other team and denies nothing."""
+        args, said = _Args.of(task), set(re.findall(r"\w+", lesson.casefold()))
+        others = {team.casefold() for team in _TEAMS.split()} - {args.owner.casefold()}
+        return {args.service, args.owner.casefold()} <= said and not said & (others | _DENIALS)
 
 
 def flipped() -> Directory:
@@ -154,7 +157,8 @@ class _Alert:
             return "The alert is closed: a team was named before.", True
         self._answer = action
         verdict = "Right" if self._is_right() else "Wrong"
-        return f"{verdict}: the service {self._args.service} is owned by team {self._args.owner}.", True
+        # A sentence of its own: small models read "Wrong: the service ..." as if the owner were wrong.
+        return f"{verdict}. The service {self._args.service} is owned by team {self._args.owner}.", True
 
     def valid_actions(self) -> Sequence[str]:
         return self._args.teams

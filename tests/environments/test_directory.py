@@ -65,6 +65,26 @@ def test_the_last_observation_states_the_owner(right):
     assert task.env_args["service"] in observation
     assert owner in observation
     assert other not in observation
+    assert observation.split(". ")[0] in ("Right", "Wrong"), "a sentence of its own: 'Wrong: ...' reads as a denial"
+
+
+@pytest.mark.parametrize(
+    ("lesson", "keeps"),
+    [
+        ("The service {service} is owned by team {owner}.", True),
+        ("Page {owner} for {service}", True),
+        ("The service {service} is owned by team {owner}, which is incorrect. The correct owner is team X.", False),
+        ("{service} is not owned by team {owner}", False),
+        ("The service {service} is owned by team {owner}. Its owner is team {other}.", False),
+        ("{service}s belong to {owner}ia", False),
+        ("The owner is team {owner}.", False),
+    ],
+)
+def test_a_lesson_keeps_the_fact_if_it_states_it_and_neither_denies_it_nor_names_another_team(lesson, keeps):
+    args = TASKS[0].env_args
+    other = next(team for team in args["teams"] if team != args["owner"])
+    text = lesson.format(service=args["service"], owner=args["owner"], other=other)
+    assert FAMILY.keeps_fact(TASKS[0], text) is keeps
 
 
 def test_there_is_one_action_and_no_second_attempt():
