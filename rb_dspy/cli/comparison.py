@@ -13,7 +13,7 @@ from rich.text import Text
 
 from rb_dspy.backbones import active
 from rb_dspy.bank import MemoryBank
-from rb_dspy.cli.output import ends_on_interrupt, err, middle_cut, out, print_json, table
+from rb_dspy.cli.output import ends_on_interrupt, err, middle_cut, out, print_json, print_row, table
 from rb_dspy.config import Settings
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.matts import BankProgram
@@ -70,6 +70,8 @@ def _run(
             return
         if marks is not None:
             _show(result, len(report.results), [marks.get(result.task.id, Text("?")), _mark(result)])
+        elif not out.is_terminal:  # a terminal shows a status instead
+            _show(result, len(report.results), [_mark(result)])
         if len(report.results) < len(tasks):
             status.update(Text(f"{name}: task {len(report.results) + 1} of {len(tasks)} …", "dim"))
 
@@ -95,8 +97,7 @@ def _show(result: TaskResult, number: int, marks: Sequence[Text]) -> None:
     if result.error:
         out.print(Padding(Text(middle_cut(result.error, 400), "red"), indent))
     for item in () if done is None else done.memory_items:
-        lesson = " ".join(f"learned: {item.title}: {item.content}".split())
-        out.print(Padding(Text(lesson, "dim"), indent))
+        print_row(out, Text(" ".join(f"learned: {item.title}: {item.content}".split()), "dim"), indent[3])
 
 
 def _mark(result: TaskResult) -> Text:

@@ -15,7 +15,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from rb_dspy.cli.output import middle_cut, one_line, rollout_number
+from rb_dspy.cli.output import middle_cut, one_line, print_row, rollout_number
 from rb_dspy.schema import Outcome, StopReason, Task, Trajectory, Verdict
 from rb_dspy.steps import Act, Contrast, Distill, Judge, Memory, Refine, Retrieve, Select
 from rb_dspy.stream import TaskResult
@@ -155,9 +155,11 @@ class Display(BaseCallback):
             self._row(self._of(trajectory.rollout_id, "ended"), Text(reason, "yellow"))
 
     def _learned(self, experience: Any) -> None:
+        width = 10 if self.several else 9
         for item in experience.items:
-            self._row("learned" if item is experience.items[0] else "", Text(f"• {item.title}", "blue"))
-            self._row("", Text(f"  {one_line(item.content, 400)}", "dim"))
+            name = "learned" if item is experience.items[0] else ""
+            lesson = Text.assemble((f"• {one_line(item.title)}", "blue"), (f"  {one_line(item.content, 400)}", "dim"))
+            print_row(self.console, Text(f"{name:>{width}} ", "bold") + lesson, 0)
         if not experience.items:
             self._row("learned", Text(f"nothing: {experience.note}" if experience.note else "nothing", "dim"))
 

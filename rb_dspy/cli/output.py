@@ -52,6 +52,15 @@ def warn(text: str) -> None:
     err.print(Text(text, "yellow"), soft_wrap=True)
 
 
+def print_row(console: Console, text: Text, indent: int) -> None:
+    """Print ``text`` on one line: cut at the width of a terminal, whole in a file."""
+    row = Text(" " * indent) + text
+    if console.is_terminal:
+        console.print(row, no_wrap=True, overflow="ellipsis")
+    else:
+        console.print(row, soft_wrap=True)
+
+
 def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
     """A table without lines. Ids are never cut, because other commands need them."""
     made = Table(box=None, pad_edge=False, header_style="bold")

@@ -42,6 +42,12 @@ def test_both_runs_the_same_tasks_without_and_with_memory_and_stores_nothing(cli
     assert not any("Add twice" in prompt.text for prompt in served.prompts[:4])
     assert any(line.count("2 of 3") == 2 for line in out.splitlines() if "solved" in line)
     assert "2 of 3" in out.splitlines()[-1]
+    first, second = out.split("now with memory")
+    numbered = [line for line in first.splitlines() if line[:3].strip().isdecimal()]
+    assert len(numbered) == 3, "a file has a line for each task from the first one on"
+    learned = [line for line in second.splitlines() if "learned:" in line]
+    assert len(learned) == 3
+    assert all(line.endswith(".") for line in learned), "a lesson is on one line, whole"
     code, out, _ = cli(*RUN, "--memory", "both", "--json")
     *rows, last = lines(out)
     assert [(row["memory"], row["task"]) for row in rows] == [
