@@ -121,10 +121,8 @@ async def run_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwa
 def resolve(value: T | Awaitable[T]) -> T:
     """Return ``value``, or the result of an awaitable, such as the verdict of an async judge.
 
-    It runs on the event loop of the caller that awaits the program, else on a new loop.
-
-    Raises:
-        RuntimeError: A synchronous call of the program was made on a thread whose event loop is running; use ``acall``.
+    It runs on the event loop of the caller that awaits the program, else on a new loop: in a thread of its own if this
+    thread has a running one, as in a notebook.
     """
     if not inspect.isawaitable(value):
         return value
@@ -133,7 +131,14 @@ def resolve(value: T | Awaitable[T]) -> T:
     async def wait() -> T:
         return await value
 
-    if loop is not None:
-        return asyncio.run_coroutine_threadsafe(wait(), loop).result()
-    with dspy.context(send_stream=None):  # a stream belongs to the loop that made it
-        return asyncio.run(wait())
+    def alone() -> T:
+        _loop.set(None)
+        with dspy.context(send_stream=None):  # a stream belongs to the loop that made it
+            return asyncio.run(wait())
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return alone() if loop is None else asyncio.run_coroutine_threadsafe(wait(), loop).result()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(contextvars.copy_context().run, alone).result()

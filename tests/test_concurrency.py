@@ -114,6 +114,14 @@ def test_awaitables_are_resolved_with_and_without_an_event_loop() -> None:
 
     assert asyncio.run(main()) == 42
 
+    async def blocks() -> int:  # a notebook
+        return resolve(answer())
+
+    async def nested() -> int:
+        return await run_in_thread(lambda: resolve(blocks()))
+
+    assert asyncio.run(blocks()) == asyncio.run(nested()) == 42
+
 
 class Doubled(dspy.Module):
     """Asks in this thread, in threads side by side, or in a coroutine."""

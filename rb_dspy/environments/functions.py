@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import json
+import keyword
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -31,7 +33,8 @@ class Functions:
     ``ANSWER: ...`` or after ``max_calls`` calls.
 
     Args:
-        functions: Called by name; async functions are not supported.
+        functions: Called by name; also async functions, partials and objects that can be called. Set ``__name__`` to
+            give one another name.
         score: Called once, with the answer (None if there is none) and the successful calls, as texts.
             Returns a bool, a reward from 0 to 1 (1 is success), an ``Outcome``, or None if the truth is unknown.
         max_calls: Number of actions after which the episode ends.
@@ -50,7 +53,12 @@ class Functions:
         first: str = "The functions are ready.",
         restart: Callable[[], object] | None = None,
     ) -> None:
-        self._functions = {function.__name__: function for function in functions}
+        self._functions: dict[str, Callable[..., Any]] = {}
+        for function in functions:
+            name = _name(function)
+            if name in self._functions:
+                raise InputError(f"Functions: two functions are called {name!r}; set __name__ of one of them")
+            self._functions[name] = function
         if not self._functions:
             raise InputError("Functions: there is no function; expected at least one")
         self._score = score
@@ -61,7 +69,7 @@ class Functions:
         self._calls: list[str] = []
         self._count = 0
         self.action_pattern = rf"^(({'|'.join(self._functions)})\(.*\)|{ANSWER} .*)$"
-        lines = [_described(function, describe) for function in self._functions.values()]
+        lines = [_described(name, function, describe) for name, function in self._functions.items()]
         self.action_rules = (
             f"Your action is one call of a function with plain values, or '{ANSWER} ' and your final answer, which ends"
             f" the task. There are at most {max_calls} actions. The functions:\n" + "\n".join(lines)
@@ -108,17 +116,21 @@ class Functions:
         if function is None:
             return f"Error: there is no function {name!r:.60}; expected one of {', '.join(self._functions)}"
         try:
-            inspect.signature(function).bind(*positional, **named)
+            signature = _signature(function)
+            if signature is not None:
+                signature.bind(*positional, **named)
         except TypeError as exc:
             return f"Error: {name}: {exc}"
+        from rb_dspy.concurrency import resolve  # importing dspy takes a second
+
         try:
-            result = function(*positional, **named)
-        except Exception as exc:  # noqa: BLE001 (the agent sees every exception of a user's function)
+            result = resolve(function(*positional, **named))
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 (the agent sees every exception of a user's function)
             return f"Error: {describe_error(exc, 500)}"
         self._calls.append(text)
         try:
             return result if isinstance(result, str) else json.dumps(result, default=str, ensure_ascii=False)
-        except (TypeError, ValueError):  # JSON has no such keys, or the result contains itself
+        except (TypeError, ValueError, RecursionError):  # JSON has no such keys, or the result contains itself
             return str(result)
 
 
@@ -143,7 +155,27 @@ def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
         raise InputError(f"the call cannot be read; {expected}") from None
 
 
-def _described(function: Callable[..., Any], describe: bool) -> str:
-    parameters = inspect.signature(function).replace(return_annotation=inspect.Signature.empty)
-    text = (inspect.getdoc(function) or "").partition("\n")[0] if describe else ""
-    return f"- {function.__name__}{parameters}" + (f": {text}" if text else "")
+def _name(function: Any) -> str:
+    """The name of a function, of what a partial calls, or of an object's class."""
+    inner = _inner(function)
+    name = str(getattr(function, "__name__", getattr(inner, "__name__", type(inner).__name__)))
+    if not callable(function) or not name.isidentifier() or keyword.iskeyword(name):
+        raise InputError(f"Functions: {name!r:.60} is no name of a function; use def, or set its __name__")
+    return name
+
+
+def _inner(function: Any) -> Any:
+    return function.func if isinstance(function, functools.partial) else function
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    """The parameters; None for a function of C that does not state them."""
+    try:
+        return inspect.signature(function).replace(return_annotation=inspect.Signature.empty)
+    except ValueError:
+        return None
+
+
+def _described(name: str, function: Callable[..., Any], describe: bool) -> str:
+    text = (inspect.getdoc(_inner(function)) or "").partition("\n")[0] if describe else ""
+    return f"- {name}{_signature(function) or '(...)'}" + (f": {text}" if text else "")

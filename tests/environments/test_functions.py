@@ -1,6 +1,9 @@
 """Functions as tools."""
 
+import asyncio
+import math
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -37,6 +40,96 @@ def test_results_and_errors_are_what_the_agent_sees():
     assert "no such order" in environment.step("fail(3)")[0]
     assert "missing" in environment.step("add()")[0]
     assert "add, fail" in environment.step("sub(1)")[0]
+
+
+class Counter:
+    """Counts."""
+
+    def __call__(self, by: int = 1) -> str:
+        return f"counted {by}"
+
+    def method(self, x: int) -> int:
+        """A method."""
+        return x
+
+
+async def later(x: int) -> int:
+    """Takes its time."""
+    await asyncio.sleep(0)
+    return x
+
+
+def named(function: Any, name: str) -> Any:
+    function.__name__ = name
+    return function
+
+
+CALLABLES = {
+    "partial": (partial(add, 1), "- add(b: int = 2): Add two numbers.", "add(b=4)", "5"),
+    "partial of async": (partial(later, 3), "- later(): Takes its time.", "later()", "3"),
+    "builtin": (max, "- max(...): max(iterable", "max(3, 4)", "4"),
+    "builtin with a signature": (math.floor, "- floor(x, /): ", "floor(1.5)", "1"),
+    "bound method": (Counter().method, "- method(x: int): A method.", "method(2)", "2"),
+    "object": (Counter(), "- Counter(by: int = 1): Counts.", "Counter()", "counted 1"),
+    "class": (dict, "- dict(", "dict(a=1)", '{"a": 1}'),
+    "async": (later, "- later(x: int): Takes its time.", "later(7)", "7"),
+    "lambda with a name": (named(lambda x: x, "same"), "- same(x)", "same([1])", "[1]"),
+}
+
+
+@pytest.mark.parametrize("kind", CALLABLES)
+def test_whatever_can_be_called_is_a_tool(kind):
+    function, line, action, result = CALLABLES[kind]
+
+    async def in_a_notebook():
+        return Functions([function], lambda answer, calls: True).step(action)
+
+    environment = Functions([function], lambda answer, calls: calls == (action,))
+    assert line in environment.action_rules
+    assert environment.step(action) == asyncio.run(in_a_notebook()) == (result, False)
+    assert environment.outcome().success
+
+
+@pytest.mark.parametrize(
+    ("functions", "said"),
+    [
+        ([], "no function"),
+        ([lambda x: x], "'<lambda>'.*def"),
+        ([lambda x: x, lambda y: y], "'<lambda>'.*def"),
+        ([partial(add, 1), partial(add, 2)], "'add'.*__name__"),
+        ([named(lambda: 1, "class")], "'class'"),
+        ([named(lambda: 1, "a b")], "'a b'"),
+        ([3], "'int'"),
+    ],
+)
+def test_what_cannot_be_told_apart_is_refused(functions, said):
+    with pytest.raises(InputError, match=said):
+        Functions(functions, lambda answer, calls: True)
+
+
+def leave():
+    raise SystemExit("the tool ends the program")
+
+
+async def late_failure():
+    raise OSError("no\nconnection")
+
+
+def leak():
+    raise ValueError("401: the key sk-abcdefgh12345678 is not valid " + "x" * 10_000)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"), [(leave, "ends the program"), (late_failure, "OSError: no connection"), (leak, "redacted")]
+)
+def test_whatever_a_function_raises_is_one_line_without_keys(function, said):
+    observation, done = Functions([function], lambda answer, calls: True).step(f"{function.__name__}()")
+    assert observation.startswith("Error: ")
+    assert said in observation
+    assert "\n" not in observation
+    assert "abcdefgh" not in observation
+    assert len(observation) < 600
+    assert not done
 
 
 def test_a_result_that_is_no_json_is_shown_as_text():
