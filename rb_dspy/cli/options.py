@@ -156,6 +156,14 @@ class OnBank:
         return MemoryBank.open(chosen.url, scope=names[0], embedder=embedder, create=False)
 
 
+Files = Annotated[
+    Path | None,
+    typer.Option(
+        "--files", metavar="FOLDER", help="Folder of databases that a file of tasks may name, besides its own."
+    ),
+]
+
+
 @dataclasses.dataclass(frozen=True)
 class OnTasks:
     """The options of a command that runs a program on tasks."""
@@ -163,6 +171,7 @@ class OnTasks:
     tasks: Tasks = None
     number: Number = None
     seed: Seed = None
+    files: Files = None
     env: Env = None
     program: ProgramName = None
     matts: Matts = None
@@ -180,7 +189,8 @@ class OnTasks:
         """The tasks, or ``text`` as the only task. Raises ``InputError`` if they cannot be used."""
         from rb_dspy.cli.tasks import source
 
-        return source(chosen.run, self.tasks, text=text, seed=self.seed, any_env=self.env is not None)
+        any_env = self.env is not None
+        return source(chosen.run, self.tasks, text=text, seed=self.seed, any_env=any_env, files=self.files)
 
     def build(self, chosen: Settings) -> BankProgram:
         """The program of the settings. Raises ``InputError`` for an environment or prompts that cannot be used."""

@@ -80,11 +80,18 @@ class Source:
 
 
 def source(
-    config: RunConfig, tasks: str | None, *, text: str | None = None, seed: int | None = None, any_env: bool = False
+    config: RunConfig,
+    tasks: str | None,
+    *,
+    text: str | None = None,
+    seed: int | None = None,
+    any_env: bool = False,
+    files: Path | None = None,
 ) -> Source:
     """The source that TASKS or ``--task TEXT`` names, else ``run.stream``.
 
-    ``any_env``: tasks may name environments that are not installed, because ``--env`` replaces them.
+    ``any_env``: tasks may name environments that are not installed, because ``--env`` replaces them. ``files``: see
+    ``TaskStream.from_jsonl``.
     Raises ``InputError`` if it cannot be used.
     """
     from rb_dspy.stream import TaskStream
@@ -102,7 +109,7 @@ def source(
     for key, usual in (("split", "all"), ("templates", None)):
         if getattr(config, key) != usual:
             raise InputError(f"run.{key} is for named streams, and {name} is a file; remove it")
-    stream = _read(Path(name), any_env=any_env)
+    stream = _read(Path(name), files, any_env=any_env)
     return Source(name, config, stream if seed is None else TaskStream(stream.name, stream.permuted(seed).tasks))
 
 
@@ -152,14 +159,14 @@ def compile_streams(found: Source, n: int | None) -> Streams:
     return Streams(**parts)
 
 
-def _read(file: Path, *, any_env: bool) -> TaskStream:
+def _read(file: Path, files: Path | None, *, any_env: bool) -> TaskStream:
     """All tasks of a file. Raises ``InputError`` that names the file, also for a task that cannot be run here."""
     from rb_dspy.environments.question import Question
     from rb_dspy.plugins import environment_family
     from rb_dspy.stream import TaskStream
 
     readers = (TaskStream.from_jsonl, TaskStream.from_csv, TaskStream.from_parquet)
-    stream = dict(zip(SUFFIXES, readers, strict=True))[file.suffix.lower()](file)
+    stream = dict(zip(SUFFIXES, readers, strict=True))[file.suffix.lower()](file, files=files)
     for task in stream if not any_env else ():
         try:
             family = environment_family(task.env)

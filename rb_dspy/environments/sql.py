@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import random
 import re
 from collections import Counter
@@ -153,6 +154,28 @@ def read_questions(
             f"{file}: expected a JSON list with db_id, question, and query or SQL in each object"
         ) from None
     return tasks
+
+
+def confined(task: Task, file: Path, folders: Sequence[Path]) -> Task:
+    """Return a task that was read from ``file``, with the path of its database, which must lie in one of ``folders``.
+
+    A file of tasks may come from anywhere, and the agent sees what its databases hold.
+    """
+    database = task.env_args.get("database")
+    if task.env != "sql" or not isinstance(database, str) or not database:
+        return task
+    found = next((path for each in folders if (path := each / database).is_file()), folders[0] / database)
+    inside = "\0" not in database and any(_real(found).is_relative_to(_real(each)) for each in folders)
+    if not inside:
+        raise InputError(
+            f"{file}: task {task.id!r}: env_args.database {database!r:.200} is not in the folder of the file; move"
+            " it there, or confirm its folder: --files FOLDER, in Python files=FOLDER"
+        )
+    return task.model_copy(update={"env_args": {**task.env_args, "database": str(found)}})
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
 
 
 class _Question:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
 import hashlib
 import json
@@ -18,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import pydantic
 
 from rb_dspy.config import Split
-from rb_dspy.environments.question import ANSWERS, REVEAL
 from rb_dspy.environments.reasoning_gym_families import SMALL_MODEL_TEMPLATES
-from rb_dspy.errors import InputError, InvalidTask, RBError
+from rb_dspy.environments.sql import confined
+from rb_dspy.errors import InputError, InvalidTask
 from rb_dspy.files import atomic_write
 from rb_dspy.jsonl import encode, read_objects
 from rb_dspy.plugins import environment_family, environment_names
 from rb_dspy.schema import Task
+from rb_dspy.stream.table import FIELDS, NAMES, Columns, as_fields, read_csv, read_parquet, task_fields
 from rb_dspy.stream.templates import split_templates
 from rb_dspy.text import counted, first_error
 
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 PRESETS: dict[str, tuple[str, tuple[str, ...]]] = {"reasoning-gym-small": ("reasoning-gym", SMALL_MODEL_TEMPLATES)}
 """Stream name -> environment family and templates; the name of a family is a stream of all its templates."""
-
-FIELDS = tuple(Task.model_fields)
 
 
 @dataclass(frozen=True, repr=False, init=False)
@@ -79,65 +77,51 @@ class TaskStream:
         return cls(name, islice(named_tasks(name, seed=seed, split=split, templates=templates), n))
 
     @classmethod
-    def from_jsonl(cls, path: str | Path) -> Self:
+    def from_jsonl(cls, path: str | Path, *, files: str | Path | None = None) -> Self:
         """Read tasks from JSON Lines: an object with at least ``instruction`` in each line.
 
         The fields are those of ``Task``. ``answer``, ``answers`` and ``reveal`` are allowed beside ``instruction``:
         they are arguments of the environment ``question``.
 
+        Args:
+            path: The file.
+            files: A folder of databases of ``sql``, besides the folder of the file itself; others are not opened.
+
         Raises:
             InputError: The file cannot be used; the message has file and line.
             InvalidTask: A task cannot be used; the message has file and line.
         """
-        path = Path(path)
-        objects = read_objects(path, "a JSON object with 'instruction'")
-        return cls(path.stem, _tasks(path.stem, ((f"{path}:{number}", fields) for number, fields in objects), path))
+        objects = read_objects(Path(path), "a JSON object with 'instruction'")
+        return cls._read(path, ((f"{path}:{number}", fields) for number, fields in objects), files)
 
     @classmethod
-    def from_csv(cls, path: str | Path, *, columns: Mapping[str, str] | None = None) -> Self:
-        """Read tasks from a UTF-8 CSV file with a line of column names; see ``from_dataset``."""
-        path = Path(path)
-        try:
-            with path.open(encoding="utf-8-sig", newline="") as file:
-                reader = csv.DictReader(file, restkey="(no column)", strict=True)
-                rows = [
-                    (f"{path}:{reader.line_num}", {name: cell or None for name, cell in row.items()}) for row in reader
-                ]
-        except FileNotFoundError:
-            raise InputError(f"{path}: no such file; expected CSV") from None
-        except OSError as exc:
-            raise RBError(f"{path}: cannot be read: {exc.strerror}") from exc
-        except (UnicodeDecodeError, csv.Error) as exc:
-            raise InputError(f"{path}: is not CSV in UTF-8: {exc}") from None
-        return cls(path.stem, _tasks(path.stem, _mapped(rows, columns), path))
+    def from_csv(cls, path: str | Path, *, columns: Columns = None, files: str | Path | None = None) -> Self:
+        """Read tasks from a CSV file with a line of column names; see ``from_dataset`` and ``from_jsonl``.
+
+        Its cells may end at commas, semicolons or tabs.
+        """
+        return cls._read(path, read_csv(Path(path), columns), files)
 
     @classmethod
-    def from_parquet(cls, path: str | Path, *, columns: Mapping[str, str] | None = None) -> Self:
-        """Read tasks from a Parquet file; see ``from_dataset``."""
-        import pyarrow as pa  # type: ignore[import-untyped]
-        import pyarrow.parquet as pq  # type: ignore[import-untyped]
-
-        path = Path(path)
-        if not path.is_file():
-            raise InputError(f"{path}: no such file; expected Parquet")
-        try:
-            rows = pq.read_table(path).to_pylist()
-        except (pa.ArrowException, OSError) as exc:
-            raise InputError(f"{path}: is not a Parquet file, or a damaged one ({type(exc).__name__})") from exc
-        places = ((f"{path}: row {number}", row) for number, row in enumerate(rows, 1))
-        return cls(path.stem, _tasks(path.stem, _mapped(places, columns), path))
+    def from_parquet(cls, path: str | Path, *, columns: Columns = None, files: str | Path | None = None) -> Self:
+        """Read tasks from a Parquet file; see ``from_dataset`` and ``from_jsonl``."""
+        return cls._read(path, read_parquet(Path(path), columns), files)
 
     @classmethod
-    def from_dataset(
-        cls, dataset: datasets.Dataset, *, columns: Mapping[str, str] | None = None, name: str | None = None
-    ) -> Self:
+    def _read(cls, path: str | Path, rows: Iterable[tuple[str, Any]], files: str | Path | None) -> Self:
+        path = Path(path)
+        folders = [path.parent, *([] if files is None else [Path(files)])]
+        return cls(path.stem, (confined(task, path, folders) for task in _tasks(path.stem, rows, path)))
+
+    @classmethod
+    def from_dataset(cls, dataset: datasets.Dataset, *, columns: Columns = None, name: str | None = None) -> Self:
         """Read tasks from the rows of a dataset, as ``datasets.load_dataset`` returns one for each split.
 
         Args:
             dataset: The dataset; nothing is downloaded.
             columns: Field of a task -> column: ``{"instruction": "question", "env_args.answer": "gold"}``; other
                 columns are ignored. By default every column must be a field of ``Task``, ``env_args.<argument>``, or an
-                argument of ``question``, as in ``from_jsonl``. ``env_args`` may be an object as JSON text.
+                argument of ``question``, as in ``from_jsonl``, in any case. ``env_args`` may be an object as JSON text.
             name: Name of the stream.
 
         Raises:
@@ -148,7 +132,7 @@ class TaskStream:
             raise InputError(f"got splits; expected one dataset: choose one of {', '.join(map(str, dataset))}")
         name = name or getattr(getattr(dataset, "info", None), "dataset_name", None) or "dataset"
         places = ((f"{name}: row {number}", row) for number, row in enumerate(dataset, 1))
-        return cls(name, _tasks(name, _mapped(places, columns), name))
+        return cls(name, _tasks(name, as_fields(places, columns), name))
 
     def to_jsonl(self, path: str | Path) -> None:
         """Write one JSON object per line; ``from_jsonl`` reads equal tasks. The file is replaced atomically."""
@@ -247,13 +231,17 @@ def fingerprint(task: Task) -> str:
 def _tasks(name: str, rows: Iterable[tuple[str, Any]], source: object = None) -> tuple[Task, ...]:
     """Return the task of each value; each value comes with its place in ``source``, a file or a dataset with tasks."""
     times: Counter[str] = Counter()
-    tasks = tuple(_task(name, place, value, times) for place, value in rows)
+    places: dict[str, str] = {}
+    tasks = []
+    for place, value in rows:
+        task = _task(name, place, value, times)
+        if task.id in places:
+            raise InputError(f"{place}: the task id {task.id!r} is that of {places[task.id]}, too; ids must differ")
+        places[task.id] = place
+        tasks.append(task)
     if source and not tasks:
         raise InputError(f"{source}: has no tasks; expected at least one")
-    twice = next((id for id, number in Counter(task.id for task in tasks).items() if number > 1), None)
-    if twice is not None:
-        raise InputError(f"{source or name}: the task id {twice!r} occurs more than once; ids must differ")
-    return tasks
+    return tuple(tasks)
 
 
 def _task(name: str, place: str, value: Any, times: Counter[str]) -> Task:
@@ -264,7 +252,7 @@ def _task(name: str, place: str, value: Any, times: Counter[str]) -> Task:
             from rb_dspy.program import as_task  # importing dspy takes a second, and most streams do not need it
 
             return as_task(value)
-        value = _with_arguments(value)
+        value = task_fields(value)
         if "id" in value:
             return Task.model_validate(value)
         key = fingerprint(Task.model_validate({**value, "id": "none"}))
@@ -275,44 +263,6 @@ def _task(name: str, place: str, value: Any, times: Counter[str]) -> Task:
         raise InvalidTask(f"{place}: {exc}") from None
     except pydantic.ValidationError as exc:
         field, problem = first_error(exc)
-        known = [*FIELDS, *ANSWERS, REVEAL]
-        near = difflib.get_close_matches(field, known, n=1) if field not in known else ()
-        hint = f"did you mean {near[0]!r}?" if near else f"a task has the fields {', '.join(known)}"
+        near = difflib.get_close_matches(field, NAMES, n=1) if field not in NAMES else ()
+        hint = f"did you mean {near[0]!r}?" if near else f"a task has the fields {', '.join(NAMES)}"
         raise InvalidTask(f"{place}: {field[:200]}: {problem}; {hint}") from None
-
-
-def _with_arguments(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Move ``answer``, ``answers`` and ``reveal`` into ``env_args``, as arguments of the environment ``question``."""
-    short = {name: value for name, value in fields.items() if name in (*ANSWERS, REVEAL)}
-    env_args = fields.get("env_args")
-    if not short or not isinstance(env_args, Mapping | None):
-        return dict(fields)
-    rest = {name: value for name, value in fields.items() if name not in short}
-    return {**rest, "env_args": {**short, **(env_args or {})}}
-
-
-def _mapped(
-    rows: Iterable[tuple[str, Mapping[str, Any]]], columns: Mapping[str, str] | None
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the fields of a task for each row of a table; an empty cell means the field's default."""
-    for place, row in rows:
-        fields: dict[str, Any] = {}
-        chosen = columns or {name: name for name in row}
-        for field, column in chosen.items():
-            if column not in row:
-                raise InputError(f"{place}: no column {column!r} for {field!r}; columns: {', '.join(map(str, row))}")
-            value = row[column]
-            if value is None:
-                continue
-            outer, _, argument = field.partition(".")
-            if argument and outer == "env_args":
-                fields.setdefault(outer, {})[argument] = value
-            elif field == "env_args" and isinstance(value, str):
-                try:
-                    fields[field] = json.loads(value)
-                except (ValueError, RecursionError):
-                    raise InvalidTask(f"{place}: env_args: not JSON; expected an object as JSON text") from None
-            else:  # ids and templates are often numbers
-                number = field in FIELDS and isinstance(value, int) and not isinstance(value, bool)
-                fields[field] = str(value) if number else value
-        yield place, fields

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import json
 import pickle
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from rb_dspy import Task, TaskStream
+from rb_dspy.environments.answers import AcceptedAnswers
+from rb_dspy.environments.question import Question
 from rb_dspy.errors import InputError, InvalidTask
 from rb_dspy.stream import PRESETS, fingerprint, named_tasks, split_templates, stream_names
 
@@ -181,23 +186,135 @@ def test_csv(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "place"),
     [
-        ("instruction\nx\n \n", ":3"),
-        ("instruction,wat\nx,1\n", ":2"),
-        ("instruction\nx,1\n", ":2"),
-        ("instruction;answer\nx;1\n", ":2"),
-        ('instruction\n"x\n', ""),
-        ("instruction\n", ""),
-        ("", ""),
-        (None, ""),
+        ("instruction,answer\nx,1\n ,2\n", ":3: instruction"),
+        ("instruction,wat\nx,1\n", ":2: wat"),
+        ("instruction\nx,1\n", ":2: has 2 cells, and the header has 1"),
+        ("instruction;answer\nx;1\n\ny; z;1\n", ":4: has 3 cells, and the header has 2"),
+        ("instruction|answer\nx|1\n", ":2: no column 'instruction'; columns: instruction|answer"),
+        ('instruction\nx\n\n"x\ny\n', ":4: is not CSV"),
+        ('instruction\n"x"y\n', ":2: is not CSV"),
+        ("instruction,answer,Answer \nx,1,2\n", ": several columns are called 'answer'"),
+        ("instruction, answer,answer\nx,1,2\n", ": several columns are called 'answer'"),
+        ("id,instruction\n7,x\n\n7,y\n", ":4: the task id '7' is that of {file}:2, too"),
+        ("Frage;Antwort\nx;1\n", ":2: no column 'instruction'; columns: Frage;Antwort"),
+        ("instruction\nx\n\nGrün\n".encode("cp1252"), ":4: is not utf-8; save the table as CSV UTF-8"),
+        ("instruction\nx\n".encode("utf-16-le"), ":1: is not utf-8"),
+        (b"instruction\n", ": has no tasks"),
+        (b"", ": has no tasks"),
+        (None, ": no such file"),
     ],
 )
-def test_a_bad_csv_file_is_named_with_the_line(tmp_path: Path, content: str | None, place: str) -> None:
+def test_a_bad_csv_file_is_named_with_the_line(tmp_path: Path, content: str | bytes | None, place: str) -> None:
     file = tmp_path / "quiz.csv"
     if content is not None:
-        file.write_text(content)
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(InputError) as caught:
         TaskStream.from_csv(file)
-    assert f"{file}{place}" in str(caught.value)
+    assert f"{file}{place.format(file=file)}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+TABLE = [
+    {"id": "1", "instruction": "Two, or\nthree?", "env_args": {"answer": "1"}},
+    {"id": "02", "instruction": 'Say "a; b"', "env_args": {"answer": "Grün 東京"}, "template": "t"},
+]
+
+
+@given(
+    st.sampled_from([",", ";", "\t", ", "]),
+    st.sampled_from(["\r\n", "\n", "\r"]),
+    st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]),
+    st.sampled_from(["id instruction answer template", "ID Instruction ANSWER Template"]),
+    st.sampled_from(["", "{end}", "{mark}{mark}{end} {mark}{end}{end}"]),
+)
+@settings(max_examples=60)
+def test_a_table_is_read_as_spreadsheets_write_it(
+    tmp_path_factory: pytest.TempPathFactory, mark: str, end: str, encoding: str, header: str, rest: str
+) -> None:
+    def cell(text: str) -> str:
+        return f'"{text.replace(chr(34), chr(34) * 2)}"' if set(text) & set(',;\t\n"') else text
+
+    rows = [[task["id"], task["instruction"], task["env_args"]["answer"], task.get("template", "")] for task in TABLE]
+    lines = [mark.join(map(cell, row)) for row in [[f" {name} " for name in header.split()], *rows]]
+    file = tmp_path_factory.mktemp("tables") / "quiz.csv"
+    file.write_bytes((end.join(lines) + end + rest.format(mark=mark, end=end)).encode(encoding))
+    assert [task.model_dump(exclude_defaults=True) for task in TaskStream.from_csv(file)] == TABLE
+
+
+VALUES: dict[str, list[Any]] = {
+    "id": [1, 22, 333],
+    "template": [2.5, 2.5, None],
+    "answer": [7, 1.25, Decimal("3.10")],
+    "env_args.day": [datetime.date(2026, 11, 24), None, datetime.date(2026, 1, 2)],
+}
+
+
+def test_numbers_dates_and_missing_values_are_the_same_in_every_kind_of_file(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"instruction": ["a", "b", "c"], **VALUES}, dtype=object)
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    frame.astype({"id": "int64", "template": "float64", "answer": "str", "env_args.day": "datetime64[ns]"}).to_parquet(
+        tmp_path / "x.parquet"
+    )
+    rows = [
+        {"instruction": "a", "id": 1, "template": 2.5, "answer": 7, "env_args": {"day": "2026-11-24"}},
+        {"instruction": "b", "id": 22, "template": 2.5, "answer": 1.25},
+        {"instruction": "c", "id": 333, "template": None, "answer": 3.1, "env_args": {"day": "2026-01-02"}},
+    ]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    streams = [
+        TaskStream.from_csv(tmp_path / "x.csv"),
+        TaskStream.from_parquet(tmp_path / "x.parquet"),
+        TaskStream.from_jsonl(tmp_path / "x.jsonl"),
+        TaskStream("x", frame.drop(columns="env_args.day").to_dict("records")),
+    ]
+    for stream in streams:
+        assert [(task.id, task.template) for task in stream] == [("1", "2.5"), ("22", "2.5"), ("333", None)]
+        assert all(
+            Question().oracle(task)[0] in AcceptedAnswers([right])
+            for task, right in zip(stream, ("7", "1.25", "3.1"), strict=True)
+        )
+    for stream in streams[:3]:
+        assert [str(task.env_args.get("day", ""))[:10] for task in stream] == ["2026-11-24", "", "2026-01-02"]
+
+
+def test_a_decimal_comma_is_right_with_a_point_too_where_a_comma_separates_no_cells(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("instruction;answer\nPi?;3,14\nList?;1,2,3\n")
+    pi, several = TaskStream.from_csv(tmp_path / "x.csv")
+    assert pi.env_args == {"answer": "3,14", "answers": ["3.14"]}
+    assert several.env_args == {"answer": "1,2,3"}
+
+
+def test_a_file_of_tasks_opens_databases_of_its_own_folder_only(tmp_path: Path) -> None:
+    folder, other = tmp_path / "tasks", tmp_path / "other"
+    for each in (folder / "below", other):
+        each.mkdir(parents=True)
+        sqlite3.connect(each / "a.db").close()
+        (each / "a.db").touch()
+    (folder / "link.db").symlink_to(other / "a.db")
+    (folder / "links").symlink_to(other)
+    (folder / "circle").symlink_to(folder / "circle")
+
+    def read(database: Any, ending: str, **options: Any) -> Any:
+        env_args = {"database": database, "query": "SELECT 1"}
+        rows = [{"id": "a", "instruction": "?", "env": "sql", "env_args": env_args}]
+        file = folder / f"tasks.{ending}"
+        frame = pd.DataFrame([{**row, "env_args": json.dumps(env_args)} for row in rows])
+        {"csv": frame.to_csv, "parquet": frame.to_parquet}.get(ending, lambda *_, **__: None)(file, index=False)
+        if ending == "jsonl":
+            file.write_text(json.dumps(rows[0]))
+        return getattr(TaskStream, f"from_{ending}")(file, **options)[0].env_args["database"]
+
+    outside = [str(other / "a.db"), "../other/a.db", "link.db", "links/a.db", "circle/../../other/a.db", "/etc/passwd"]
+    for database in (*outside, "/", "..", "\0", f"{folder}x/a.db"):
+        for ending in ("jsonl", "csv", "parquet"):
+            if ending == "jsonl" or database != "\0":
+                with pytest.raises(InputError, match=r"'a'.*--files") as caught:
+                    read(database, ending)
+                assert "\n" not in str(caught.value)
+    for database in ("below/a.db", str(folder / "below" / "a.db"), "below/../below/a.db", "not-there.db", "circle/x"):
+        assert Path(read(database, "jsonl")) == folder / database
+    for database in (str(other / "a.db"), "../other/a.db", "a.db", "link.db"):
+        assert Path(read(database, "jsonl", files=other)).resolve() == other / "a.db"
 
 
 ROWS = {
