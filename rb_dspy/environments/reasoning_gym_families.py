@@ -1,4 +1,4 @@
-"""Which families of reasoning-gym 0.1.25 are templates here, and why the others are not.
+"""Which families of reasoning-gym 0.1.25 are templates here; why the others are not is in their test.
 
 The screen, over several seeds and 300 entries a family: the family's own answer scores 1; the same seed gives the same
 question in another process; no fixed answer wins everywhere; no answer runs as code or takes seconds to check; nothing
@@ -31,25 +31,3 @@ _SMALL = """
 
 SMALL_MODEL_TEMPLATES: tuple[str, ...] = tuple(_SMALL.split())
 """Families that the embedded 1.5b model solved in 1 to 3 of 4 tries: neither out of reach nor trivial."""
-
-_REASONS = {
-    "it gives no answer of its own, so its scoring cannot be checked": """
-        boxnet graph_color propositional_logic rubiks_cube rush_hour
-    """,
-    "its questions depend on Python's string hash: the same seed asks something else in another process": """
-        isomorphic_strings list_functions polynomial_multiplication ransom_note
-    """,
-    "its verifier evaluates the answer as Python code, and needs letters and calls in it": """
-        intermediate_integration simple_integration
-    """,
-    "its verifier accepts wrong answers, such as nan, or every text but one": """
-        coin_flip complex_arithmetic game_of_life_halting puzzle24
-    """,
-    "its verifier raises on most wrong answers": "prime_factorization",
-    "its questions have over 5,000 characters, or are recorded, not generated": "arc_agi codeio rectangle_count",
-    "it prints to standard output": "bf tower_of_hanoi",
-    "a mixture of other families; it has no questions of its own": "composite",
-}
-
-EXCLUDED: dict[str, str] = {name: reason for reason, names in _REASONS.items() for name in names.split()}
-"""The families that are left out, and why."""

@@ -2,11 +2,11 @@
 
 import pytest
 
-from rb_dspy.environments import run_baseline
 from rb_dspy.environments.directory import Directory
 from rb_dspy.environments.question import Question
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Task
+from tests.environments.baselines import run_baseline
 
 TASK = next(Directory().tasks(seed=0))
 

@@ -5,8 +5,8 @@ import itertools
 import pytest
 from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn_checker
 
-from rb_dspy.environments import run_baseline
 from rb_dspy.environments.bfcl import Bfcl
+from tests.environments.baselines import run_baseline
 
 BFCL = Bfcl()
 NUMBERS = itertools.count()

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from rb_dspy.environments import ScoredEnvironments, make_environment, run_baseline
+from rb_dspy.environments import ScoredEnvironments, make_environment
 from rb_dspy.errors import InputError, MissingDependency
 from rb_dspy.plugins import environment_family, environment_names
 from rb_dspy.protocols import Environment, EnvironmentFamily
 from rb_dspy.schema import Task
+from tests.environments.baselines import run_baseline
 
 GENERATED = ("cookingworld", "directory", "directory-flip", "reasoning-gym", "sql", "twc")
 PUBLISHED = ("bfcl",)

@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from rb_dspy.environments import run_baseline
 from rb_dspy.environments.directory import SERVICES, TEAMS, Directory, flipped
 from rb_dspy.schema import Task
+from tests.environments.baselines import run_baseline
 
 FAMILY = Directory()
 TASKS = tuple(FAMILY.tasks(seed=20))

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from rb_dspy.environments import run_baseline
 from rb_dspy.environments.textworld import TWC, CookingWorld, TextWorld, Variant
 from rb_dspy.environments.textworld_engine import Engine
 from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.schema import Task
+from tests.environments.baselines import run_baseline
 
 GAME = "twc/1-location-2-objects/train"
 
@@ -204,6 +204,7 @@ PLAY = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from rb_dspy.environments.textworld import TWC
+from tests.environments.baselines import run_baseline
 family = TWC()
 task = next(family.tasks(seed=0))
 environment = family.make(task)
