@@ -80,7 +80,7 @@ Env = Annotated[
         "--env",
         metavar="MODULE:NAME",
         help="Your own environment, imported from this folder: a function (task, rollout_id) that returns one, an"
-        " Environment class (called without arguments, or with the task), or an EnvironmentFamily class.",
+        " Environment class, or an EnvironmentFamily class; parameters named otherwise keep their defaults.",
     ),
 ]
 ProgramName = Annotated[

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import json
 import keyword
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -15,6 +14,9 @@ from rb_dspy.schema import Outcome, Task
 
 ANSWER = "ANSWER:"
 """Prefix of the action that ends an episode."""
+
+MAX_CALL = 100_000
+"""Maximum length of a call, in characters."""
 
 
 class Functions:
@@ -121,17 +123,15 @@ class Functions:
                 signature.bind(*positional, **named)
         except TypeError as exc:
             return f"Error: {name}: {exc}"
-        from rb_dspy.concurrency import resolve  # importing dspy takes a second
+        from rb_dspy.concurrency import resolve  # they import dspy, which takes a second
+        from rb_dspy.content import observation_text
 
         try:
             result = resolve(function(*positional, **named))
         except (Exception, SystemExit) as exc:  # noqa: BLE001 (the agent sees every exception of a user's function)
             return f"Error: {describe_error(exc, 500)}"
         self._calls.append(text)
-        try:
-            return result if isinstance(result, str) else json.dumps(result, default=str, ensure_ascii=False)
-        except (TypeError, ValueError, RecursionError):  # JSON has no such keys, or the result contains itself
-            return str(result)
+        return result if isinstance(result, str) else observation_text(result)
 
 
 def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
@@ -142,12 +142,14 @@ def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     """
     expected = 'expected one call with plain values, such as name(1, key="value")'
     try:
+        if len(text) > MAX_CALL:
+            raise InputError(f"the call has {len(text):,} characters; at most {MAX_CALL:,} are read")
         call = ast.parse(text.strip(), mode="eval").body
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
             raise InputError(f"this is no call; {expected}")
         named = {each.arg: ast.literal_eval(each.value) for each in call.keywords if each.arg is not None}
         if len(named) < len(call.keywords):
-            raise InputError(f"** cannot be used; {expected}")
+            raise InputError(f"** and a name that occurs twice cannot be used; {expected}")
         return call.func.id, [ast.literal_eval(each) for each in call.args], named
     except InputError:
         raise

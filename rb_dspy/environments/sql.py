@@ -18,7 +18,7 @@ from rb_dspy.environments.query import Row, run_query
 from rb_dspy.errors import InputError
 from rb_dspy.protocols import Environment
 from rb_dspy.schema import MemoryDraft, Outcome, Task
-from rb_dspy.text import normalize
+from rb_dspy.text import normalize, summary_line
 
 ANSWER = "ANSWER:"
 """Prefix of the query that is submitted, if a task allows several."""
@@ -205,7 +205,7 @@ class _Question:
             self._rows = _rows(self._args, self._answer)
             result = _shown(self._rows)
         except ValueError as exc:
-            self._rows, result = None, f"Error: {exc}"
+            self._rows, result = None, f"Error: {summary_line(exc, 500)}"
         self._closed = action.strip().startswith(ANSWER) or self._count >= self._args.queries
         return (f"{result}\n{self._feedback()}".strip() if self._closed else result), self._closed
 
@@ -229,7 +229,9 @@ class _Question:
         try:
             return _rows(self._args, self._args.query)
         except ValueError as exc:
-            raise InputError(f"task {self._task_id!r}: env_args.query cannot be run: {exc}") from None
+            raise InputError(
+                f"task {self._task_id!r}: env_args.query cannot be run: {summary_line(exc, 500)}"
+            ) from None
 
     def _feedback(self) -> str:
         args, right = self._args, self.outcome().success

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 import dspy
 import pydantic
 
+from rb_dspy.content import plain
 from rb_dspy.errors import InvalidTrajectory
 from rb_dspy.importers import chat_messages, dspy_agents, langchain, replies, responses, sessions, trajectory
-from rb_dspy.importers.content import plain
 from rb_dspy.importers.conversation import Conversation
 from rb_dspy.schema import Task, Trajectory
 

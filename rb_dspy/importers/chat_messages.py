@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rb_dspy.content import THOUGHTS, as_json, as_text, join, kind, part_text, typed, verbatim
 from rb_dspy.errors import InvalidTrajectory
-from rb_dspy.importers.content import THOUGHTS, as_json, as_text, join, kind, part_text, typed, verbatim
 from rb_dspy.importers.conversation import Conversation
 
 ROLES = {

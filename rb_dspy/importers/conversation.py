@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from rb_dspy.content import join
 from rb_dspy.errors import InvalidTrajectory
-from rb_dspy.importers.content import join
 from rb_dspy.text import without_thoughts
 
 

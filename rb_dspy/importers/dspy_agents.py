@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from rb_dspy.content import join, verbatim
 from rb_dspy.errors import InvalidTrajectory
-from rb_dspy.importers.content import join, verbatim
 
 _NUMBERED = re.compile(r"(thought|tool_name|tool_args|observation|generated_code|code_output)_(\d{1,6})")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rb_dspy.content import kind
 from rb_dspy.importers import chat_messages
-from rb_dspy.importers.content import kind
 from rb_dspy.importers.conversation import Conversation
 
 _ROLES = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rb_dspy.content import as_text
 from rb_dspy.errors import InvalidTrajectory
-from rb_dspy.importers.content import as_text
 
 _MESSAGES = ("messages", "output")
 """Fields of responses that hold messages or items: the AI SDK's, OpenAI's ``Response``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rb_dspy.importers.content import kind
+from rb_dspy.content import kind
 
 
 def matches(entries: list[dict[str, Any]]) -> bool:

@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 import pydantic
 
+from rb_dspy.content import verbatim
 from rb_dspy.errors import InvalidTrajectory
-from rb_dspy.importers.content import verbatim
 from rb_dspy.schema import StopReason, Trajectory
 from rb_dspy.text import first_error
 

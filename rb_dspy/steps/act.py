@@ -14,6 +14,7 @@ from rb_dspy import signatures
 from rb_dspy.backbones import call, metered, value
 from rb_dspy.concurrency import check_cancelled
 from rb_dspy.config import ActConfig
+from rb_dspy.content import observation_text
 from rb_dspy.errors import ContextOverflow, InfrastructureError, RBError, UnparseableOutput, describe_error
 from rb_dspy.protocols import Environment, EnvironmentFactory
 from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage
@@ -226,6 +227,6 @@ def _answer(answer: object) -> str | None:
 
 
 def _text(observation: object, what: str) -> str:
-    if not isinstance(observation, str):
-        raise InfrastructureError(f"the environment's {what} returned {observation!r:.200}; expected text")
-    return normalize(observation)
+    if observation is None or (what == "rules" and not isinstance(observation, str)):
+        raise InfrastructureError(f"the environment's {what} returned {type(observation).__name__}; expected text")
+    return normalize(observation if isinstance(observation, str) else observation_text(observation))

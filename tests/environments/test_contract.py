@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rb_dspy.environments import ScoredEnvironments, make_environment
+from rb_dspy.environments.functions import Functions
 from rb_dspy.errors import InputError, MissingDependency
 from rb_dspy.plugins import environment_family, environment_names
 from rb_dspy.protocols import Environment, EnvironmentFamily
@@ -24,7 +25,26 @@ QUESTIONS = (
     Task(id="q1", instruction="Capital of France?", env_args={"answer": "Paris"}),
     Task(id="q2", instruction="6 times 7?", env_args={"answers": [42, "forty-two"]}),
 )
-HOSTILE = ("", "\0", "\ud800", "\u202e", "a\nb\rc", "x" * 100_000, "e\nx", "{}", "[" * 9_999, "1e999999999", "nan")
+HOSTILE = (
+    *("", "\0", "\ud800", "\u202e", "a\nb\rc", "x" * 100_000, "e\nx", "{}", "1e999999999", "nan", "ANSWER:"),
+    *(
+        "[" * 9_999,
+        "[" * 900,
+        f"len({'[' * 900}",
+        f"len({'[' * 900}{']' * 900})",
+        f"SELECT {'(' * 900}",
+        "ANSWER: \ud800",
+    ),
+    *(
+        f"len('{'a' * 200_000}')",
+        f"ANSWER: {'SELECT ' * 20_000}",
+        "len(\ud800)",
+        "len(1)",
+        "len(*[1])",
+        "SELECT \0",
+        "\ud800",
+    ),
+)
 
 
 def family_of(name: str) -> EnvironmentFamily:
@@ -91,15 +111,18 @@ def test_random_play_stays_far_below_the_oracle(name):
     assert sum(outcome.reward for outcome in outcomes) < 0.6 * 6
 
 
+@pytest.mark.parametrize("name", [*GENERATED, *PUBLISHED, "question", "functions"])
 def test_no_hostile_action_breaks_an_episode_or_wins(name):
-    task = sample(name)[0]
+    task = sample("question" if name == "functions" else name)[0]
     for action in HOSTILE:
-        environment = make_environment(task, "0")
+        tools = Functions([len], lambda answer, calls: answer == "Paris", describe=False)
+        environment = tools if name == "functions" else make_environment(task, "0")
         environment.reset(task)
         observation, done = environment.step(action)
         outcome = environment.outcome()
         environment.close()
         assert isinstance(observation, str)
+        assert len(observation) < 100_000
         assert isinstance(done, bool)
         assert not outcome.success
         assert 0.0 <= outcome.reward <= 1.0

@@ -3,14 +3,21 @@
 import asyncio
 import math
 import re
+from collections import namedtuple
+from datetime import date
 from functools import partial
 from typing import Any
 
+import dspy
+import pandas as pd
 import pytest
 
-from rb_dspy.environments.functions import Functions, parse_call
+from rb_dspy.environments.functions import MAX_CALL, Functions, parse_call
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Outcome, Task
+from rb_dspy.steps import Act, Memory
+from rb_dspy.testing import Corridor
+from tests import worlds
 
 TASK = Task(id="t", instruction="?")
 
@@ -132,11 +139,47 @@ def test_whatever_a_function_raises_is_one_line_without_keys(function, said):
     assert not done
 
 
-def test_a_result_that_is_no_json_is_shown_as_text():
-    def prices() -> dict[tuple[int, int], float]:
-        return {(1, 2): 0.5}
+Row = namedtuple("Row", "order state")
 
-    assert Functions([prices], lambda answer, calls: True).step("prices()")[0] == "{(1, 2): 0.5}"
+
+def itself() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+RESULTS = {
+    "text": ("a\nb", "a\nb"),
+    "nothing": (None, "null"),
+    "JSON": ({"a": [1, None]}, '{"a": [1, null]}'),
+    "keys that JSON has not": ({(1, 2): 0.5}, '{"(1, 2)": 0.5}'),
+    "row": (Row(7, "late"), '{"order": 7, "state": "late"}'),
+    "rows": ([Row(7, "late")], '[{"order": 7, "state": "late"}]'),
+    "data frame": (pd.DataFrame({"type": ["late"] * 5000, "order": range(5000)}), "late   4999"),
+    "bytes": (b"\x00" * 9, "[binary, 9 bytes]"),
+    "image": (dspy.Image("data:image/png;base64," + "A" * 9000), "[image]"),
+    "itself": (itself(), "nested too deeply"),
+    "date": (date(2026, 11, 24), "2026-11-24"),
+}
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_whatever_a_tool_or_an_environment_returns_is_shown_as_readable_text(kind):
+    result, shown = RESULTS[kind]
+
+    def look():
+        return result
+
+    class Room(Corridor):
+        def step(self, action):
+            return result, True
+
+    observation = Functions([look], lambda answer, calls: True).step("look()")[0]
+    assert shown in observation
+    assert len(observation) < 5000
+    if result is not None:
+        with worlds.backbones(worlds.answers).use():
+            assert Act()(worlds.corridor(), Memory(), lambda task, rollout: Room()).steps[0].observation == observation
 
 
 def test_the_pattern_of_actions_is_a_call_of_a_function_or_an_answer():
@@ -157,6 +200,16 @@ def test_the_pattern_of_actions_is_a_call_of_a_function_or_an_answer():
         "add(*[1])",
         "add(**{'a': 1})",
         "1",
+        "add(a=1, a=2)",
+        "add(" + "[" * 900 + "]" * 900 + ")",
+        "add(" + "-" * 50_000 + "1)",
+        "add(" * 20_000,
+        "add" + "(1)" * 20_000,
+        f"add('{'a' * MAX_CALL}')",
+        f"add({'9' * 5000})",
+        "add(9**9**9)",
+        "add('\0')",
+        "[" * 900,
     ],
 )
 def test_nothing_is_evaluated(text):

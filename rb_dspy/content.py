@@ -1,4 +1,4 @@
-"""The content of messages and tool results, as text."""
+"""The content of messages, tool results and observations, as text."""
 
 from __future__ import annotations
 
@@ -119,6 +119,15 @@ def as_text(content: Any) -> str:
     is_text = bool(kind(part)) and (part is content or "text" in content) and all(map(_is_known, part))
     text = part_text(part) if has_binary or is_text else None
     return as_json(content) if text is None else text
+
+
+def observation_text(value: Any) -> str:
+    """What a tool or an environment returned: a text, and the text of an object, as it is; anything else as JSON."""
+    try:
+        content = plain(value)
+    except InvalidTrajectory:
+        return f"[{type(value).__name__}, nested too deeply]"
+    return as_text(content) if isinstance(content, str | dict) else as_json(content)
 
 
 def part_text(part: dict[str, Any]) -> str | None:
