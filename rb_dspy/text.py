@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import html
 import json
 import math
@@ -19,14 +20,16 @@ _CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in 
 """Control characters -> their visible symbols: NUL becomes U+2400."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
-_EXECUTED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Terminals act on these: controls except tab and line feed, line separators, directional overrides and isolates."""
+_UNSEEN = r"\u180e\u200b\u2060-\u2064\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f\U000e0100-\U000e01ef"
+"""Invisible characters without a meaning that a reader would miss: tags, zero-width spaces, variation selectors."""
+_EXECUTED = re.compile(rf"[{_UNSEEN}\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Terminals act on these (controls except tab and line feed, line separators, directional overrides and isolates), or
+show nothing.
+"""
+_HIDDEN = re.compile(f"[{_UNSEEN}]")
 _INVISIBLE = re.compile(
     r"[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
     r"\U000e0000-\U000e007f]"
-)
-_CJK = re.compile(
-    r"[\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]"
 )
 UNSPACED = (
     r"\u0e00-\u0edf\u1000-\u109f\u1100-\u11ff\u1780-\u17d3\u3005-\u3007\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"
@@ -65,8 +68,13 @@ def normalize(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def printable(text: str) -> str:
-    """Escape the characters of ``text`` that a terminal would act on, such as ``\\x1b``."""
+    """Escape the characters of ``text`` that a terminal would act on, such as ``\\x1b``, or not show at all."""
     return _EXECUTED.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), text)
+
+
+def without_invisible(text: str) -> str:
+    """Drop invisible characters that can hide words from a reader but not from a language model."""
+    return text if text.isascii() else _HIDDEN.sub("", text)
 
 
 def html_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -88,9 +96,35 @@ def invisible(text: str) -> str:
 
 
 def estimate_tokens(text: str) -> int:
-    """Estimate the tokens of ``text``: 3.5 characters per token; one per Chinese, Japanese or Korean character."""
-    cjk = 0 if text.isascii() else len(_CJK.findall(text))
-    return math.ceil(cjk + (len(text) - cjk) / 3.5)
+    """Estimate the tokens of ``text``: 3.5 ASCII characters a token, two of Cyrillic, Arabic and their like, one of
+    every other script, such as Chinese or Thai.
+    """
+    plain = len(text.encode("ascii", "ignore"))
+    others, size = len(text) - plain, len(text.encode("utf-8", "surrogatepass")) - plain
+    wide = size - 2 * others  # characters of three bytes; one of four (an emoji) counts as one and a half
+    return math.ceil(plain / 3.5 + (others - wide) / 2 + wide)
+
+
+def cut(text: str, max_tokens: int) -> str:
+    """Cut the middle of ``text`` so that its estimate is at most ``max_tokens``; the text says how much is left out."""
+    if estimate_tokens(text) <= max_tokens:
+        return text
+    marker = f" [… {len(text)} characters left out …] "
+    room = max_tokens - estimate_tokens(marker)
+    if room < 2:
+        return text[: _fitting(text, max_tokens)]
+    head, tail = _fitting(text, room // 2), _fitting(text[::-1], room // 2)
+    left_out = len(text) - head - tail
+    return f"{text[:head]}{marker.replace(str(len(text)), str(left_out), 1)}{text[len(text) - tail :]}"
+
+
+def _fitting(text: str, max_tokens: int) -> int:
+    """How many characters at the start of ``text`` are at most ``max_tokens``."""
+    return bisect.bisect_right(
+        range(1, min(len(text), int(3.5 * max_tokens)) + 1),
+        max_tokens,
+        key=lambda length: estimate_tokens(text[:length]),
+    )
 
 
 def without_thoughts(text: str, fields: Collection[str] = ()) -> tuple[str, str]:

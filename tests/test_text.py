@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pydantic
 import pytest
 from hypothesis import given, strategies as st
@@ -10,12 +12,14 @@ from rb_dspy.errors import InputError, describe_error
 from rb_dspy.text import (
     MAX_TEXT,
     counted,
+    cut,
     estimate_tokens,
     first_error,
     invisible,
     normalize,
     printable,
     summary_line,
+    without_invisible,
     without_thoughts,
 )
 
@@ -58,6 +62,32 @@ def test_tokens_are_estimated_by_script() -> None:
     assert estimate_tokens("x" * 350) == 100
     assert estimate_tokens("漢" * 350) == estimate_tokens("한" * 350) == 350
     assert estimate_tokens("x" * 350 + "漢" * 100) == 200
+    assert estimate_tokens("ж" * 100) == estimate_tokens("é" * 100) == 50
+    assert estimate_tokens("ไ" * 100) == 100
+    assert estimate_tokens("\ud800") == 1
+
+
+@given(st.text(alphabet=st.sampled_from("a 漢ж🎈\ud800")), st.integers(0, 60))
+def test_a_cut_text_fits_its_budget_by_the_same_estimate(text: str, budget: int) -> None:
+    shown = cut(text, budget)
+    assert estimate_tokens(shown) <= budget
+    assert (shown == text) == (estimate_tokens(text) <= budget)
+
+
+def test_a_text_is_cut_in_its_middle_and_says_so() -> None:
+    shown = cut(f"start{'漢' * 200_000}end", 32_000)
+    assert shown.startswith("start漢")
+    assert shown.endswith("漢end")
+    assert 31_900 < estimate_tokens(shown) <= 32_000
+    left_out = int(re.findall(r" \[… (\d+) characters left out …\] ", shown)[0])
+    assert left_out == 200_008 - len(shown) + len(f" [… {left_out} characters left out …] ")
+
+
+def test_invisible_characters_are_dropped_from_lessons_and_shown_to_owners() -> None:
+    text = "Pay\u200b \U000e0069\U000e0067Quito\ufeff.\U000e0100"
+    assert without_invisible(text) == "Pay Quito."
+    assert printable(text) == "Pay\\u200b \\U000e0069\\U000e0067Quito\\ufeff.\\U000e0100"
+    assert without_invisible("👩\u200d🚀 می\u200cخواهم \u200eabc") == "👩\u200d🚀 می\u200cخواهم \u200eabc"
 
 
 def test_errors_in_one_line() -> None:

@@ -18,7 +18,7 @@ from rb_dspy.bank.store.base import ExperienceRow
 from rb_dspy.bank.store.overlay import Reader
 from rb_dspy.errors import InputError
 from rb_dspy.schema import ExperienceDraft, Label, MemoryDraft, MemoryItem, Task, Trajectory, Verdict
-from rb_dspy.text import first_error, invisible, normalize
+from rb_dspy.text import first_error, invisible, normalize, without_invisible
 
 _log = logging.getLogger("rb_dspy.bank")
 
@@ -106,6 +106,8 @@ def item_ids(scope: str, shown: Sequence[MemoryItem]) -> tuple[str, ...]:
 
 def checked_draft(texts: Mapping[str, Any]) -> MemoryDraft:
     """Return a draft with these texts. Raises ``InputError`` if a text is too long or not valid."""
+    if odd := next((name for name, text in texts.items() if not isinstance(text, str)), ""):
+        raise InputError(f"{odd}: got {type(texts[odd]).__name__}; expected a text")
     try:
         draft = MemoryDraft(**texts)
     except pydantic.ValidationError as exc:
@@ -124,7 +126,12 @@ def refused(exc: pydantic.ValidationError) -> InputError:
 
 def new_item(draft: MemoryDraft) -> NewItem:
     """Convert a draft to an item. Raises ``InputError`` if it has no title or no content."""
-    title, description, content = map(normalize, (draft.title, draft.description, draft.content))
+    texts = (without_invisible(normalize(text)) for text in (draft.title, draft.description, draft.content))
+    return named_item(*texts)
+
+
+def named_item(title: str, description: str, content: str) -> NewItem:
+    """The item with these texts. Raises ``InputError`` if it has no title or no content."""
     if not (title.strip() and content.strip()):
         missing = "content" if title.strip() else "title"
         raise InputError(f"a lesson ({title[:40]!r}) has no {missing}; expected a title and a content")

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import pydantic
 
-from rb_dspy.bank.admission import new_item
+from rb_dspy.bank.admission import named_item
 from rb_dspy.bank.pending import grouped
 from rb_dspy.bank.reading import payloads, unpack_rollouts
 from rb_dspy.bank.store.base import UNITS
@@ -17,7 +17,6 @@ from rb_dspy.bank.store.overlay import Reader, Scope
 from rb_dspy.bank.store.sql import Database
 from rb_dspy.bank.store.tables import SCHEMA
 from rb_dspy.errors import CorruptBank
-from rb_dspy.schema import MemoryDraft
 
 
 class BankStats(pydantic.BaseModel):
@@ -110,8 +109,7 @@ def _rows(scope: Scope, reader: Reader) -> Iterator[Finding]:
             yield finding(each.id, "its rollouts cannot be read")
     experiences = {row.seq for row in reader.experiences(ended=True)}
     for row in reader.items(ended=True):
-        texts = MemoryDraft.model_construct(title=row.title, description=row.description, content=row.content)
-        if new_item(texts).id != row.id:
+        if named_item(row.title, row.description, row.content).id != row.id:
             yield finding(row.id, "its text does not match its id")
         if row.experience not in experiences:
             yield finding(row.id, "its experience is missing", "link")

@@ -24,6 +24,12 @@ def _without_titles(schema: dict[str, Any]) -> None:
         field.pop("title", None)
 
 
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return "\n".join(filter(None, map(_text, value)))
+    return value if isinstance(value, str) else str(value) if isinstance(value, int | float) else ""
+
+
 class MemoryDraft(pydantic.BaseModel):
     """A lesson for other tasks."""
 
@@ -44,10 +50,14 @@ class MemoryDraft(pydantic.BaseModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _complete(cls, data: Any) -> Any:
-        """Accept keys in any case, and read a missing field as empty: one poor lesson must not lose the others."""
-        if not isinstance(data, dict):
+        """Accept keys in any case, and other values than texts: one poor lesson must not lose the others.
+
+        What cannot be read becomes empty, and a lesson without a title or content is dropped later.
+        """
+        if isinstance(data, MemoryDraft):
             return data
-        return {**dict.fromkeys(cls.model_fields, ""), **{str(key).strip().lower(): data[key] for key in data}, **data}
+        given = {str(key).strip().lower(): data[key] for key in data} if isinstance(data, dict) else {}
+        return {name: _text(given.get(name)) for name in cls.model_fields}
 
 
 def _without_description(schema: dict[str, Any]) -> None:

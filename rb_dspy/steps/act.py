@@ -19,8 +19,8 @@ from rb_dspy.errors import ContextOverflow, InfrastructureError, RBError, Unpars
 from rb_dspy.protocols import Environment, EnvironmentFactory
 from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage
 from rb_dspy.steps.memory import Memory
-from rb_dspy.steps.transcript import cut, escape_fields, escape_markers
-from rb_dspy.text import normalize, summary_line
+from rb_dspy.steps.transcript import escape_fields, escape_markers
+from rb_dspy.text import cut, normalize, summary_line
 
 T = TypeVar("T")
 

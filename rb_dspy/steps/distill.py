@@ -15,8 +15,8 @@ from rb_dspy.errors import UnparseableOutput
 from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
 from rb_dspy.steps.ask import ask
 from rb_dspy.steps.statements import Statement, in_own_words, statements
-from rb_dspy.steps.transcript import cut, escape_markers, observations, transcript
-from rb_dspy.text import normalize
+from rb_dspy.steps.transcript import escape_markers, observations, transcript
+from rb_dspy.text import cut, normalize, without_invisible
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def read_drafts(said: dspy.Prediction, predict: Any, role: str, limit: int) -> D
     valid: list[MemoryDraft] = []
     dropped: list[str] = []
     for each in drafts:
-        draft = MemoryDraft(title=each.title, description=each.description, content=each.content)
+        draft = MemoryDraft(**{name: without_invisible(text) for name, text in each})
         if not (draft.title and draft.content):
             dropped.append("one without title or content")
         elif any(_words(draft.content) == _words(other.content) for other in valid):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from rb_dspy.steps.transcript import escape_fields
 from rb_dspy.text import counted, estimate_tokens, html_table
 
 NO_MEMORY = "(no lessons yet)"
+_NUMBERED = re.compile(r"\s*\d+\s*[.):]")
 
 
 @dataclass(frozen=True)
@@ -32,19 +34,24 @@ class Memory:
 def render(items: Iterable[MemoryItem], retrieved: Sequence[Retrieved] = (), max_tokens: int | None = None) -> Memory:
     """Format ``items`` for the agent's prompt (paper, section 3.2), each once: title, description if any, and content.
 
-    Every line is quoted and dspy's field markers are broken up, so that a stored text cannot look like a turn of the
-    conversation. Items are shown in order until the next would exceed ``max_tokens`` (estimated; None: no limit).
+    Every line is quoted, dspy's field markers are broken up, and further lines and what looks like a number are
+    indented, so that a stored text can look like neither a turn of the conversation nor another lesson. An item that
+    would exceed ``max_tokens`` (estimated; None: no limit) is skipped, and the next ones are tried.
     """
     lines: list[str] = []
     shown: list[MemoryItem] = []
     used = 0
     for item in {item.id: item for item in items}.values():  # several experiences may share an item
-        texts = (f"{len(shown) + 1}. {item.title}", item.description, item.content)
-        text = escape_fields("\n".join(filter(None, texts)))
-        quoted = "\n".join(f"> {line}" for line in text.splitlines())
-        used += estimate_tokens(quoted)
-        if max_tokens is not None and used > max_tokens:
-            break
-        lines.append(quoted)
-        shown.append(item)
+        texts = [_indented(text) for text in (item.title, item.description, item.content) if text]
+        body = [f"  {text}" if _NUMBERED.match(text) else text for text in texts[1:]]
+        quoted = "\n> ".join([f"> {len(shown) + 1}. {texts[0]}", *body])
+        tokens = estimate_tokens(f"{quoted}\n")
+        if max_tokens is None or used + tokens <= max_tokens:
+            used += tokens
+            lines.append(quoted)
+            shown.append(item)
     return Memory(tuple(retrieved), tuple(shown), "\n".join(lines) or NO_MEMORY)
+
+
+def _indented(text: str) -> str:
+    return "\n>   ".join(escape_fields(text).strip().splitlines())

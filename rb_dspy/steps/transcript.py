@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from rb_dspy.schema import Check, Step, Task, Trajectory, Verdict
-from rb_dspy.text import estimate_tokens
+from rb_dspy.text import cut, estimate_tokens
 
 _STATE_TOKENS = 400
 """Maximum tokens of the last observation, and of the answer, in a final state."""
@@ -117,14 +117,6 @@ def number_attempts(
         state = final_state(trajectory, max(20, share // 4))
         attempts.append(f"=== attempt {number + 1}{label} ===\n{transcript(trajectory, max(share, 20))}\n{state}")
     return "\n\n".join(attempts)
-
-
-def cut(text: str, max_tokens: int) -> str:
-    """Cut the middle of ``text`` to keep about ``max_tokens``, and insert the number of characters left out."""
-    half = max(1, int(max_tokens * 1.75))  # 3.5 characters a token
-    if len(text) <= 2 * half:
-        return text
-    return f"{text[:half]} [… {len(text) - 2 * half} characters left out …] {text[-half:]}"
 
 
 def _shown(text: str, limit: int | None) -> str:

@@ -20,7 +20,7 @@ from rb_dspy.schema import (
     Trajectory,
     Verdict,
 )
-from rb_dspy.text import normalize
+from rb_dspy.text import normalize, without_invisible
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
 
 
@@ -49,7 +49,7 @@ def test_append_gives_what_get_gives(bank: MemoryBank) -> None:
 
 
 def test_an_item_is_named_by_its_visible_text(bank: MemoryBank) -> None:
-    odd = [*map(chr, range(128)), "\\u0041", "\\b", '\\"', "é", "\u2028", "\u200b", "\U0001f600"]
+    odd = [*map(chr, range(128)), "\\u0041", "\\b", '\\"', "é", "\u2028", "\u200b", "\U000e0041", "\U0001f600"]
     for place in range(3):
         texts = [["title", "description", "content"] for _ in odd]
         for number, one in enumerate(odd):
@@ -57,7 +57,7 @@ def test_an_item_is_named_by_its_visible_text(bank: MemoryBank) -> None:
         drafts = [MemoryDraft(title=title, description=when, content=what) for title, when, what in texts]
         given = bank.append(a_task(f"t{place}"), a_rollout(f"t{place}"), Verdict(label="success"), drafts)
         for item, text in zip(given.items, texts, strict=True):
-            seen = [normalize(one) for one in text]
+            seen = [without_invisible(normalize(one)) for one in text]
             assert [item.title, item.description, item.content] == seen
             named = json.dumps(["item", *seen], separators=(",", ":")).encode()
             assert item.id == f"m{hashlib.sha256(named).hexdigest()[:20]}"
@@ -307,7 +307,7 @@ def test_pages_that_were_stored_before_an_error_stay(bank: MemoryBank, monkeypat
         ((a_task("new"), "did it", Verdict(label="success"), []), "trajectories.0: "),
         ((a_task("new"), [{"role": "user"}], Verdict(label="success"), []), "trajectories.0.task_id: field required"),
         ((a_task("new"), a_rollout("new"), "success", []), "verdicts.0: "),
-        ((a_task("new"), a_rollout("new"), Verdict(label="success"), ["text"]), "drafts.0: "),
+        ((a_task("new"), a_rollout("new"), Verdict(label="success"), ["text"]), "has no title"),
     ],
 )
 def test_parts_of_another_type_are_refused_in_one_line(parts: tuple[Any, ...], words: str) -> None:

@@ -144,6 +144,28 @@ def test_empty_repeated_and_surplus_drafts_are_dropped_and_facts_are_not() -> No
     assert done.note.count(";") == 2, "one was incomplete, one was repeated, one was too many"
 
 
+@pytest.mark.parametrize(
+    ("bad", "kept"),
+    [
+        ({"title": "A", "description": None, "content": "A fact."}, ["A fact.", "Other."]),
+        ({"title": "A", "content": ["A fact.", None, "Two."]}, ["A fact.\nTwo.", "Other."]),
+        ({"title": 7, "content": 42}, ["42", "Other."]),
+        ({"Title": "A", "CONTENT": "A fact.", "more": {}}, ["A fact.", "Other."]),
+        ({"title": "A", "content": {"a": 1}}, ["Other."]),
+        ({"title": "\u200b", "content": "A fact."}, ["Other."]),
+        ({"title": "A", "content": None}, ["Other."]),
+        ("no object", ["Other."]),
+        (None, ["Other."]),
+        ([], ["Other."]),
+    ],
+)
+@pytest.mark.parametrize("prompts", ["facts", "general"])
+def test_a_bad_draft_is_mended_or_loses_only_itself(bad: Any, kept: list[str], prompts: Any) -> None:
+    reply = {"analysis": "a", "memory_items": [bad, lesson("B", "Other.")]}
+    done = run(always(reply), Distill(DistillConfig(prompts=prompts)), TASK, GOOD, Verdict(label="success"))
+    assert [draft.content for draft in done.drafts] == kept
+
+
 # Contrast
 
 
