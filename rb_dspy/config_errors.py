@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from fnmatch import fnmatch
 from typing import Any, get_args, get_origin
 
 import pydantic
@@ -14,15 +13,6 @@ from rb_dspy.text import first_error
 
 _HIDDEN = {"api_base", "api_key_env", "options"}
 """Keys whose values may hold a secret by mistake: errors do not quote them."""
-
-_REMOVED = {
-    "matts.adaptive": "matts.k is always the number of rollouts",
-    "matts.select.agreement": "use matts.select.orders",
-    "program.act.step_seconds": "let the environment limit its own calls",
-    "backbones.*.omit": 'use temperature = "none", or leave the parameter out of options',
-    "backbones.*.patience": "use num_retries",
-}
-"""Key of an earlier version, ``*`` for any name -> what replaces it."""
 
 
 def config_error(
@@ -44,9 +34,6 @@ def config_error(
     near_keys = (each for each in sources if f"{key}.".startswith(f"{each}.") or each.startswith(f"{key}."))
     source = sources.get(next(near_keys, ""), default)
     if allowed and path[-1] not in allowed:
-        removed = next((hint for each, hint in _REMOVED.items() if fnmatch(key, each)), None)
-        if removed is not None:
-            return ConfigError(f"{source}: key {key!r} was removed; {removed}")
         near = difflib.get_close_matches(path[-1], allowed, n=1)
         hint = f"did you mean {'.'.join((*path[:-1], near[0]))!r}?" if near else f"known here: {', '.join(allowed)}"
         return ConfigError(f"{source}: unknown key {key!r}; {hint}")

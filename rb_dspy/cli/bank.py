@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.cli import bank_change, options
-from rb_dspy.cli.output import err, facts, one_line, out, print_json, rollout_number, say, table
+from rb_dspy.cli.output import emit, err, facts, one_line, out, print_json, rollout_number, say, table
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, InputError, RBError, UnparseableOutput
 from rb_dspy.schema import Change, Experience, MemoryDraft, MemoryItem
 from rb_dspy.text import counted
@@ -108,8 +108,7 @@ def search(
         near = opened.retrieve(query, k=usual.k, min_score=floor, polarity=usual.polarity, **how) if found else []
     shown = {item.id for item in render((i for match in near for i in match.items), max_tokens=usual.max_tokens).items}
     for match in found:
-        if on.json_:
-            print_json(match)
+        if emit(match, on.json_):
             continue
         out.print(Text.assemble((f"{match.score:.3f}", "bold"), "  ", (one_line(match.instruction, 120), "dim")))
         for item in match.items:
@@ -128,8 +127,7 @@ def stats(
     """Show counts, sizes, the embedder, and the scopes of the bank."""
     with on.open_any_scope() as opened:
         found, scopes = opened.stats(), opened.scopes()
-    if on.json_:
-        print_json({**found.model_dump(mode="json"), "scopes": scopes})
+    if emit({**found.model_dump(mode="json"), "scopes": scopes}, on.json_):
         return
     shown = facts()
     for name, value in {**found.model_dump(), "scopes": scopes}.items():

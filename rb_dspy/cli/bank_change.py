@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.cli import options
-from rb_dspy.cli.output import confirm, err, one_line, out, print_json, say, table
+from rb_dspy.cli.output import confirm, emit, err, one_line, out, print_json, say, table
 from rb_dspy.errors import BankError, CorruptBank, InputError
 from rb_dspy.redaction import without_secrets
 from rb_dspy.schema import MemoryItem, Removal
@@ -153,8 +153,7 @@ def export_(
                 shutil.copyfileobj(lines, sys.stdout.buffer)
             sys.stdout.buffer.flush()
             return
-    if on.json_:
-        print_json({"path": file, "experiences": number, "pending": waiting})
+    if emit({"path": file, "experiences": number, "pending": waiting}, on.json_):
         return
     left = f"; not included: pending rollouts of {counted(waiting, 'task')}" if waiting else ""
     say(f"{counted(number, 'experience')} written to {file}{left}")
@@ -186,8 +185,7 @@ def import_(
             before = opened.stats().experiences
             ids = opened.import_jsonl(path, origin=origin)
             new = opened.stats().experiences - before
-    if on.json_:
-        print_json({"path": file, "experiences": len(ids), "new": new})
+    if emit({"path": file, "experiences": len(ids), "new": new}, on.json_):
         return
     others = f"; {len(ids) - new:,} skipped: already here, or removed here" if len(ids) > new else ""
     say(f"{counted(new, 'experience')} imported into {without_secrets(chosen.url)}, scope {chosen.scope}{others}")
@@ -239,8 +237,7 @@ def reindex(
     with err.status("embedding …"), on.open_any_scope(embeds=embedder is None) as opened:
         made = opened.reindex(embedder)
         name = opened.stats().embedder
-    if on.json_:
-        print_json({"embedder": name, "vectors": made})
+    if emit({"embedder": name, "vectors": made}, on.json_):
         return
     moved = embedder is not None and embedder != on.settings.bank.embedder
     hint = f'; set bank.embedder = "{embedder}" in rb.toml' if moved else ""
@@ -264,8 +261,7 @@ def doctor(
             with MemoryBank.open(url, scope=name, create=False) as opened:
                 findings |= dict.fromkeys(opened.doctor())
     for finding in findings:
-        if on.json_:
-            print_json(finding)
+        if emit(finding, on.json_):
             continue
         out.print(Text.assemble(("error", "red"), " ", (finding.kind, "dim"), " ", (finding.where, "bold")))
         out.print(Padding(Text(f"{finding.what}\n→ {finding.remedy}"), (0, 0, 0, 2)))
@@ -282,8 +278,7 @@ def _print_item(item: MemoryItem, *, json_: bool) -> None:
 
 
 def _print_removal(removal: Removal, shown: Table, verb: str, *, json_: bool) -> None:
-    if json_:
-        print_json(removal)
+    if emit(removal, json_):
         return
     say((f"{verb}: ", "bold"), _counts(removal))
     if shown.row_count:

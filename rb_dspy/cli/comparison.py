@@ -13,7 +13,7 @@ from rich.text import Text
 
 from rb_dspy.backbones import active
 from rb_dspy.bank import MemoryBank
-from rb_dspy.cli.output import ends_on_interrupt, err, middle_cut, out, print_json, print_row, table
+from rb_dspy.cli.output import emit, ends_on_interrupt, err, middle_cut, out, print_json, print_row, table
 from rb_dspy.config import Settings
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.matts import BankProgram
@@ -65,8 +65,7 @@ def _run(
 
     def on_result(result: TaskResult) -> None:
         report.results.append(result)
-        if json_:
-            print_json({"memory": "off" if marks is None else "on", **result.row()})
+        if emit({"memory": "off" if marks is None else "on", **result.row()}, json_):
             return
         if marks is not None:
             _show(result, len(report.results), [marks.get(result.task.id, Text("?")), _mark(result)])

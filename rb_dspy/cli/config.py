@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from rb_dspy.cli import options
-from rb_dspy.cli.output import out, print_json
+from rb_dspy.cli.output import emit, out
 from rb_dspy.config import Settings
 from rb_dspy.errors import InputError
 from rb_dspy.redaction import without_secrets
@@ -34,8 +34,7 @@ def config(
         raise InputError(f"no key contains {part!r}; they begin with {', '.join(Settings.model_fields)}")
     explained: set[str] = set()
     for each in keys:
-        if json_:
-            print_json(each)
+        if emit(each, json_):
             continue
         value, default = each["value"], each["default"]
         now = "not set" if value is None else f"= {json.dumps(value, ensure_ascii=False)}"

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from rb_dspy.cli import options
-from rb_dspy.cli.output import out, print_json, say, table
+from rb_dspy.cli.output import emit, out, print_json, say, table
 from rb_dspy.errors import describe_error
 from rb_dspy.text import counted
 
@@ -54,8 +54,7 @@ def _show(name: str, *, json_: bool) -> None:
     family.check()
     templates = list(preset or family.templates())
     (task,) = TaskStream.named(name, n=1) if templates else (None,)
-    if json_:
-        print_json({"stream": name, "environment": env, "templates": templates, "task": task})
+    if emit({"stream": name, "environment": env, "templates": templates, "task": task}, json_):
         return
     say((counted(len(templates), "template"), "bold"), f"  {', '.join(templates) or 'your own file of tasks'}")
     for paragraph in (inspect.getdoc(type(family)) or "").split("\n\n"):

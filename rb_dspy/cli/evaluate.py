@@ -12,10 +12,10 @@ from rb_dspy.cli.output import (
     bar,
     command_line,
     confirm_cost,
+    emit,
     ends_on_interrupt,
     err,
     out,
-    print_json,
     say,
     short_number,
 )
@@ -130,8 +130,7 @@ def evaluate(
             report = report.model_copy(update={"command": command_line(context)})
             report.save(place)
             tracked.log_report(report)
-    if on.json_:
-        print_json({**report.model_dump(mode="json"), "folder": place, "mlflow_run": tracked.id})
+    if emit({**report.model_dump(mode="json"), "folder": place, "mlflow_run": tracked.id}, on.json_):
         return
     out.print(Markdown(report.to_markdown()))
     say("\nreport: ", (str(place / "report.html"), "bold"), f"; in MLflow: run {tracked.id}" if tracked.id else "")

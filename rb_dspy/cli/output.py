@@ -198,6 +198,13 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, default=_plain) if escape else text, flush=True)
 
 
+def emit(value: Any, json_: bool) -> bool:
+    """Print ``value`` as JSON if the command was asked for that (``--json``), and say whether it was."""
+    if json_:
+        print_json(value)
+    return json_
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, pydantic.BaseModel):
         return value.model_dump(mode="json")

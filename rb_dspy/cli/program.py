@@ -21,16 +21,9 @@ def build_program(chosen: Settings, env: str | None = None, prompts: str | None 
     Raises ``InputError`` for an environment or prompts that cannot be used.
     """
     from rb_dspy.backbones import Backbones
-    from rb_dspy.environments import make_environment
-    from rb_dspy.environments.named import environment_factory
-    from rb_dspy.matts import MaTTS
-    from rb_dspy.program import ReasoningBank
+    from rb_dspy.tracking.settings import build_program as build
 
-    environments = make_environment if env is None else environment_factory(env)
-    backbones = Backbones.from_settings(chosen.backbones)
-    program: BankProgram = ReasoningBank(chosen.program, backbones=backbones, environments=environments)
-    if chosen.matts is not None:
-        program = MaTTS(program, config=chosen.matts)
+    program = build(chosen.program, chosen.matts, env, Backbones.from_settings(chosen.backbones))
     if prompts is not None:
         _load_prompts(program, prompts, chosen)
     return program

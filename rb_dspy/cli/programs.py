@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from rb_dspy.cli import options
-from rb_dspy.cli.output import out, print_json, say, table
+from rb_dspy.cli.output import emit, out, print_json, say, table
 from rb_dspy.errors import InputError
 from rb_dspy.text import counted
 
@@ -67,8 +67,7 @@ def show(
     if each is None:
         raise InputError(f"{name} has no version {version}; existing: {', '.join(str(each.version) for each in found)}")
     prompts = saved_prompts(tracking.state(name, version=each.version), f"{name} version {each.version}")
-    if json_:
-        print_json({**_as_json(each), "prompts": prompts})
+    if emit({**_as_json(each), "prompts": prompts}, json_):
         return
     say((f"{each.name} version {each.version}", "bold"), "  ", ("champion" if each.champion else "", "bold green"))
     scores = each.held_out or "not measured"
@@ -107,8 +106,7 @@ def register(
     with start_bank(chosen, bank, scope) as start:
         number = tracking.register(compiled, built, name, bank=start, embedder=chosen.bank.embedder, environments=env)
     each = next(each for each in tracking.programs(name) if each.version == number)
-    if json_:
-        print_json(_as_json(each))
+    if emit(_as_json(each), json_):
         return
     say((f"{name} version {number}", "bold"), " is the champion" if each.champion else " is registered")
     if not each.champion:

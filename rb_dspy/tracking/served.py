@@ -16,6 +16,7 @@ from mlflow.pyfunc.model import PythonModel
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.state import load_program
+from rb_dspy.config import MattsConfig, ProgramConfig
 from rb_dspy.errors import BackboneError, InputError, MissingDependency, RBError
 from rb_dspy.matts import BankProgram
 from rb_dspy.schema import Task
@@ -55,7 +56,12 @@ class ServedProgram(PythonModel):
     def load_context(self, context: Any) -> None:
         """Build the program. Raises ``SignatureChanged`` if its prompts were compiled for other signatures."""
         self._settings = context.model_config
-        self._program = build_program(self._settings)
+        matts = self._settings["matts"]
+        self._program = build_program(
+            ProgramConfig(**self._settings["program"]),
+            None if matts is None else MattsConfig(**matts),
+            self._settings["environments"],
+        )
         load_program(self._program, context.artifacts["state"])
         self._lessons = context.artifacts.get("bank")
         self._bank: MemoryBank | None = None

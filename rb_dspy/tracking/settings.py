@@ -55,15 +55,16 @@ def program_settings(program: BankProgram, environments: str | None = None) -> d
     return {"program": config, "matts": matts, "environments": environments}
 
 
-def build_program(settings: Mapping[str, Any]) -> BankProgram:
-    """Build the program of ``program_settings``, without prompts and backbones."""
-    environments = settings.get("environments")
-    program = ReasoningBank(
-        ProgramConfig.model_validate(settings["program"]),
-        environments=make_environment if environments is None else environment_factory(environments),
-    )
-    matts = settings.get("matts")
-    return program if matts is None else MaTTS(program, config=MattsConfig.model_validate(matts))
+def build_program(
+    config: ProgramConfig,
+    matts: MattsConfig | None = None,
+    environments: str | None = None,
+    backbones: Backbones | None = None,
+) -> BankProgram:
+    """A program without prompts; ``environments`` is ``package.module:attribute``, None: the installed ones."""
+    made = make_environment if environments is None else environment_factory(environments)
+    program = ReasoningBank(config, backbones=backbones, environments=made)
+    return program if matts is None else MaTTS(program, config=matts)
 
 
 def backbone_settings(backbones: BackbonesLike | None) -> dict[str, dict[str, Any]]:
@@ -101,33 +102,26 @@ def serving_backbones(stored: Mapping[str, Any]) -> Backbones:
 def _table(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         value = BackboneConfig(model=value)
-    if isinstance(value, BackboneConfig):
-        options = {name: option for name, option in value.options.items() if name in _OPTIONS}
-        stored = value.model_copy(update={"options": options})
-        return stored.model_dump(mode="json", exclude_defaults=True) | {"model": value.model}
-    if not isinstance(value, dspy.BaseLM):
+    elif isinstance(value, dspy.BaseLM):
+        value = _config(value)
+    if not isinstance(value, BackboneConfig):
         raise ConfigError(f"backbones: got {type(value).__name__}; expected a dspy.LM, a BackboneConfig or a name")
-    settings = value.kwargs
-    local = str(value.model).startswith("local/")  # the address belongs to a child process
-    table = {
-        "model": str(value.model),
-        "api_base": None if local else settings.get("api_base"),
-        "temperature": "none" if getattr(value, "omit_temperature", False) else settings.get("temperature"),
-        "max_tokens": settings.get("max_tokens", settings.get("max_completion_tokens")),
-        "timeout": settings.get("timeout"),
-        "options": {name: option for name, option in settings.items() if _is_option(name, option)},
-    }
-    if getattr(value, "model_type", "chat") != "chat":
-        table["options"]["model_type"] = value.model_type
-    return {name: each for name, each in table.items() if each not in (None, {})}
+    options = {name: option for name, option in value.options.items() if name in _OPTIONS}
+    stored = value.model_copy(update={"options": options})
+    return stored.model_dump(mode="json", exclude_defaults=True) | {"model": value.model}
 
 
-def _is_option(name: str, value: Any) -> bool:
-    """Whether ``BackboneConfig.options`` take it: JSON, and no secret."""
-    if value is None or name not in _OPTIONS:
-        return False
-    try:
-        BackboneConfig(model="any", options={name: value})
-    except ConfigError:
-        return False
-    return True
+def _config(lm: dspy.BaseLM) -> BackboneConfig:
+    """The settings of an LM. Raises ``ConfigError`` if a stored one is a secret, or no JSON."""
+    settings, local = lm.kwargs, str(lm.model).startswith("local/")  # whose address belongs to a child process
+    options = {name: option for name, option in settings.items() if name in _OPTIONS and option is not None}
+    if getattr(lm, "model_type", "chat") != "chat":
+        options["model_type"] = lm.model_type
+    return BackboneConfig(
+        model=str(lm.model),
+        api_base=None if local else settings.get("api_base"),
+        temperature="none" if getattr(lm, "omit_temperature", False) else settings.get("temperature"),
+        max_tokens=settings.get("max_tokens", settings.get("max_completion_tokens")),
+        timeout=settings.get("timeout"),
+        options=options,
+    )

@@ -15,6 +15,7 @@ from rb_dspy.stream import Streams, TaskStream
 
 if TYPE_CHECKING:  # these import MLflow
     from rb_dspy.compile.result import Compiled
+    from rb_dspy.tracking.connection import RunLog
     from rb_dspy.tracking.registry import ProgramVersion
     from rb_dspy.tracking.runs import CompileRun, EvaluationRun, StreamRun
     from rb_dspy.tracking.settings import BackbonesLike
@@ -84,15 +85,13 @@ class Tracker:
             InputError: ``stream`` is not one.
         """
         stream = TaskStream.of(stream)
-        if not self._enabled:
-            yield NoRun()
-            return
-        from rb_dspy.tracking.connection import start_run
-        from rb_dspy.tracking.runs import StreamRun
-        from rb_dspy.tracking.traces import TaskTraces
+        with self._run("stream", name or f"{run_id}: {stream.name}"[:250], params) as run:
+            if run is None:
+                yield NoRun()
+                return
+            from rb_dspy.tracking.runs import StreamRun
+            from rb_dspy.tracking.traces import TaskTraces
 
-        with start_run(self.config, "stream", name or f"{run_id}: {stream.name}"[:250]) as run:
-            run.params(dict(params or {}))
             traces = TaskTraces(run, run_id) if self.config.traces else None
             tracked = StreamRun(run, program, stream, bank, run_id, traces)
             try:
@@ -109,14 +108,12 @@ class Tracker:
 
         Calls of candidates are not traced. Raises like ``stream_run``.
         """
-        if not self._enabled:
-            yield NoRun()
-            return
-        from rb_dspy.tracking.connection import start_run
-        from rb_dspy.tracking.runs import CompileRun
+        with self._run("compile", f"compile {name}", params) as run:
+            if run is None:
+                yield NoRun()
+                return
+            from rb_dspy.tracking.runs import CompileRun
 
-        with start_run(self.config, "compile", f"compile {name}") as run:
-            run.params(dict(params or {}))
             parts = {part: getattr(streams, part) for part in ("compile", "dev", "held_out")}
             yield CompileRun(run, program, parts)
 
@@ -133,14 +130,12 @@ class Tracker:
         Raises like ``stream_run``.
         """
         stream = TaskStream.of(stream)
-        if not self._enabled:
-            yield NoRun()
-            return
-        from rb_dspy.tracking.connection import start_run
-        from rb_dspy.tracking.runs import EvaluationRun
+        with self._run("evaluation", f"evaluate {name}", params) as run:
+            if run is None:
+                yield NoRun()
+                return
+            from rb_dspy.tracking.runs import EvaluationRun
 
-        with start_run(self.config, "evaluation", f"evaluate {name}") as run:
-            run.params(dict(params or {}))
             yield EvaluationRun(run, stream)
 
     def register(
@@ -172,11 +167,10 @@ class Tracker:
             ConfigError: Tracking is off.
             InfrastructureError: MLflow's store failed.
         """
-        from rb_dspy.tracking.registry import check, register
-
-        self._connect()
-        settings = check(program, name, bank, embedder, environments, backbones)
-        return register(compiled, program, name, bank, settings)
+        registry = self._registry()
+        settings = registry.check(program, name, bank, embedder, environments, backbones)
+        number: int = registry.register(compiled, program, name, bank, settings)
+        return number
 
     def check(
         self,
@@ -189,10 +183,7 @@ class Tracker:
         backbones: BackbonesLike | None = None,
     ) -> None:
         """Check before a compile that ``register`` will accept its result. Arguments and errors as in ``register``."""
-        from rb_dspy.tracking.registry import check
-
-        self._connect()
-        check(program, name, bank, embedder, environments, backbones)
+        self._registry().check(program, name, bank, embedder, environments, backbones)
 
     def promote(self, name: str, version: int, *, force: bool = False) -> None:
         """Make a version the ``champion``.
@@ -202,17 +193,12 @@ class Tracker:
             ConfigError: Tracking is off.
             InfrastructureError: MLflow's store failed.
         """
-        from rb_dspy.tracking.registry import promote
-
-        self._connect()
-        promote(name, version, force=force)
+        self._registry().promote(name, version, force=force)
 
     def programs(self, name: str | None = None) -> list[ProgramVersion]:
         """Every version of the program ``name``, or of all programs, by name and number."""
-        from rb_dspy.tracking.registry import programs
-
-        self._connect()
-        return programs(name)
+        found: list[ProgramVersion] = self._registry().programs(name)
+        return found
 
     def load(
         self, name_or_uri: str, backbones: BackbonesLike | None = None, *, version: int | str | None = None
@@ -231,17 +217,12 @@ class Tracker:
             ConfigError: Tracking is off.
             InfrastructureError: MLflow's store failed.
         """
-        from rb_dspy.tracking.registry import load
-
-        self._connect()
-        return load(name_or_uri, backbones, version)
+        return self._registry().load(name_or_uri, backbones, version)
 
     def state(self, name_or_uri: str, *, version: int | str | None = None) -> dict[str, Any]:
         """The prompts of a registered program, as ``set_state`` takes them. No code of the model is loaded."""
-        from rb_dspy.tracking.registry import state
-
-        self._connect()
-        return state(name_or_uri, version)
+        found: dict[str, Any] = self._registry().state(name_or_uri, version)
+        return found
 
     def program(
         self, name_or_uri: str, backbones: BackbonesLike | None = None, *, version: int | str | None = None
@@ -254,9 +235,22 @@ class Tracker:
     def _enabled(self) -> bool:
         return self.config.enabled is not False
 
-    def _connect(self) -> None:
+    @contextmanager
+    def _run(self, kind: str, name: str, params: Mapping[str, Any] | None) -> Iterator[RunLog | None]:
+        """A new run of MLflow; None if tracking is off."""
+        if not self._enabled:
+            yield None
+            return
+        from rb_dspy.tracking.connection import start_run
+
+        with start_run(self.config, kind, name) as run:
+            run.params(dict(params or {}))
+            yield run
+
+    def _registry(self) -> Any:
         if not self._enabled:
             raise ConfigError("programs are registered in MLflow, but tracking is off; set tracking.enabled=true")
-        from rb_dspy.tracking.connection import connect
+        from rb_dspy.tracking import connection, registry
 
-        connect(self.config)
+        connection.connect(self.config)
+        return registry

@@ -185,22 +185,6 @@ def test_the_command_line_reads_the_users_own_file_and_refuses_the_folders_addre
     assert lines(cli("config", "run.seed", "--json")[1])[0]["value"] == 77
 
 
-@pytest.mark.parametrize(
-    ("key", "part"),
-    [
-        ("matts.adaptive.enabled", "matts.k"),
-        ("matts.select.agreement", "matts.select.orders"),
-        ("program.act.step_seconds", "environment"),
-        ("backbones.judge.omit", "temperature"),
-        ("backbones.agent.patience", "num_retries"),
-    ],
-)
-def test_a_removed_key_names_its_replacement(key: str, part: str) -> None:
-    with pytest.raises(ConfigError, match="was removed") as caught:
-        load_settings(None, ["judge=openai/x", f"{key}=3"])
-    assert part in str(caught.value)
-
-
 def test_config_lists_every_key(cli: Any) -> None:
     keys = {each["key"]: each for each in lines(cli("config", "--json", "--set", "run.tasks=3")[1])}
     assert {"run.stream", "program.act.max_steps", "matts.select.orders", "tracking.uri"} < set(keys)
