@@ -1,8 +1,7 @@
 """The memory bank: lessons with provenance, in separate scopes, never overwritten, searched by meaning or words."""
 
 from rb_dspy.bank.bank import MemoryBank
-from rb_dspy.bank.doctor import BankStats, Finding
-from rb_dspy.bank.duplicates import NearDuplicate
+from rb_dspy.bank.doctor import BankStats, Finding, NearDuplicate
 from rb_dspy.bank.pending import Pending
 from rb_dspy.bank.store.overlay import Scope as BankStore
 

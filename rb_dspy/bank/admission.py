@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 import pydantic
 
 from rb_dspy.bank.reading import pack_rollouts
-from rb_dspy.bank.store.base import ExperienceRow
+from rb_dspy.bank.store.base import ExperienceRow, ItemRow
 from rb_dspy.bank.store.overlay import Reader
 from rb_dspy.errors import InputError
 from rb_dspy.schema import ExperienceDraft, Label, MemoryDraft, MemoryItem, Task, Trajectory, Verdict
@@ -33,22 +33,13 @@ _STATED = ("known_label", "feedback")
 """Fields of a rollout that a person states, and may correct."""
 
 
-class NewItem(NamedTuple):
-    """An admitted lesson. The id is a hash of the text, so the same lesson from two experiences is one item."""
-
-    id: str
-    title: str
-    description: str
-    content: str
-
-
 @dataclass(frozen=True)
 class NewExperience:
-    """An experience to be stored: the draft, its row (``seq`` 0 until it is stored), and its items."""
+    """An experience to be stored: the draft, its row, and the rows of its items; ``seq`` is 0 until they are stored."""
 
     draft: ExperienceDraft
     row: ExperienceRow
-    items: tuple[NewItem, ...]
+    items: tuple[ItemRow, ...]
     corrects: str = ""
     """The id of the experience that it replaces."""
 
@@ -124,18 +115,23 @@ def refused(exc: pydantic.ValidationError) -> InputError:
     return InputError(f"{ascii(place)[1:-1][:80]}: {problem}")
 
 
-def new_item(draft: MemoryDraft) -> NewItem:
+def new_item(draft: MemoryDraft) -> ItemRow:
     """Convert a draft to an item. Raises ``InputError`` if it has no title or no content."""
     texts = (without_invisible(normalize(text)) for text in (draft.title, draft.description, draft.content))
     return named_item(*texts)
 
 
-def named_item(title: str, description: str, content: str) -> NewItem:
-    """The item with these texts. Raises ``InputError`` if it has no title or no content."""
+def named_item(title: str, description: str, content: str) -> ItemRow:
+    """The row of an item, whose id is a hash of the text: the same lesson twice is one item.
+
+    Raises:
+        InputError: It has no title or no content.
+    """
     if not (title.strip() and content.strip()):
         missing = "content" if title.strip() else "title"
         raise InputError(f"a lesson ({title[:40]!r}) has no {missing}; expected a title and a content")
-    return NewItem(f"m{_hash('item', title, description, content)}", title, description, content)
+    id = f"m{_hash('item', title, description, content)}"
+    return ItemRow(0, id, None, 0, 0, "", "success", title, description, content)
 
 
 def identity(task: Task, trajectories: Sequence[Trajectory], *, run_id: str) -> str:
@@ -182,7 +178,7 @@ def overall(verdicts: Sequence[Verdict]) -> Label:
     return "success" if "success" in labels else "failure" if "failure" in labels else "unknown"
 
 
-def item_text(item: NewItem | MemoryItem) -> str:
+def item_text(item: ItemRow | MemoryItem) -> str:
     """The text that an item is searched by: title, description and content, one per line."""
     return f"{item.title}\n{item.description}\n{item.content}"
 

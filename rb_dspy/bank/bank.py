@@ -10,7 +10,7 @@ from typing import Any, Literal, NoReturn, Self
 import pydantic
 
 from rb_dspy import plugins
-from rb_dspy.bank import doctor, duplicates, opening, purging, reading, transfer, writing
+from rb_dspy.bank import doctor, opening, purging, reading, transfer, writing
 from rb_dspy.bank.admission import (
     admit,
     checked_draft,
@@ -22,7 +22,7 @@ from rb_dspy.bank.admission import (
     new_item,
     refused,
 )
-from rb_dspy.bank.doctor import BankStats, Finding
+from rb_dspy.bank.doctor import BankStats, Finding, NearDuplicate
 from rb_dspy.bank.embedding import embed, reindex
 from rb_dspy.bank.pending import Pending, key_of, pending_of, pending_row
 from rb_dspy.bank.removal import plan, unknown
@@ -371,13 +371,13 @@ class MemoryBank:
         with self._store.reading() as reader:
             return {row.task_id for row in reader.experiences() if row.task_id.startswith(prefix)}
 
-    def near_duplicates(self, min_score: float = 0.9) -> list[duplicates.NearDuplicate]:
+    def near_duplicates(self, min_score: float = 0.9) -> list[NearDuplicate]:
         """Pairs of items whose cosine is at least ``min_score``, nearest first.
 
         Similar items are never merged: a negated lesson is nearer to the original than a paraphrase is.
         """
         with self._store.reading() as reader:
-            return duplicates.near_duplicates(self._store, reader, min_score)
+            return doctor.near_duplicates(self._store, reader, min_score)
 
     # Changing
 

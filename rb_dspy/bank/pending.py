@@ -103,7 +103,6 @@ def pending_of(rows: Sequence[PendingRow], items: dict[str, MemoryItem], bank: M
 
 
 def _number(row: PendingRow) -> tuple[bool, int, str]:
-    """Sort key: rollouts by number; ids that are not numbers come last, in alphabetical order."""
+    """Sort key: rollouts by number; ids that are not numbers come last."""
     id = row.key.rollout_id
-    number = id.isdecimal() and id.isascii() and len(id) < 20
-    return not number, int(id) if number else 0, id
+    return not id.isdecimal(), len(id), id

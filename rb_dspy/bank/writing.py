@@ -9,7 +9,6 @@ from typing import Literal
 
 from rb_dspy.bank.admission import (
     NewExperience,
-    NewItem,
     corrected_id,
     corrects,
     identity,
@@ -54,7 +53,9 @@ def append(
         if fresh:
             model = embedder()
             key = model.id, model.dimension
-            rows = iter(embed(model, [text for new in fresh for text in _texts(new)]))
+            rows = iter(
+                embed(model, [text for new in fresh for text in (new.row.instruction, *map(item_text, new.items))])
+            )
             vectors = {new.id: [*islice(rows, 1 + len(new.items))] for new in fresh}
         with scope.write(embedder=key) as writer:
             _append(writer, [*page.values()], vectors)
@@ -123,7 +124,10 @@ def _append(writer: Writer, page: Sequence[NewExperience], vectors: dict[str, li
     experiences, items, units, exposures, entries = [], list[ItemRow](), list[VectorRow](), [], []
     for new in fresh:
         row = replace(new.row, seq=seq + 1)
-        rows = [_item_row(item, row.seq + n, row) for n, item in enumerate(new.items, 1)]
+        rows = [
+            replace(item, seq=n, learned=n, experience=row.seq, task_id=row.task_id, polarity=row.polarity)
+            for n, item in enumerate(new.items, row.seq + 1)
+        ]
         seq += 1 + len(rows)
         experiences.append(row)
         items += rows
@@ -182,13 +186,14 @@ def record(writer: Writer, task: Task, rollout: Trajectory, row: PendingRow, loc
         raise removed_since(location, task.id, stored.id)
     if stored is not None and not _is_corrected(stored, task, [rollout]):
         return
-    waiting = writer.pending(run_id=row.key.run_id, task_id=task.id)
+    is_stated = rollout.known_label or rollout.feedback
+    waiting = writer.pending(run_id=row.key.run_id, task_id=task.id) if is_stated else []
     if any(each.key == row.key and _is_corrected(each, task, [rollout]) for each in waiting):
         writer.remove_pending([row.key])
     writer.add_pending(row)
 
 
-def edit(writer: Writer, id: str, new: NewItem, vector: Vectors, note: str, location: str) -> None:
+def edit(writer: Writer, id: str, new: ItemRow, vector: Vectors, note: str, location: str) -> None:
     """Replace the text of an item in all its experiences: end its rows, and add rows with the new text.
 
     Raises:
@@ -233,22 +238,6 @@ def removed_since(location: str, task_id: str, id: str) -> InputError:
     """Return the error for an attempt that was learned from and removed."""
     return InputError(
         f"{location}: this attempt at {task_id[:40]!r} was learned from as {id} and removed since; name another run_id"
-    )
-
-
-def _texts(new: NewExperience) -> list[str]:
-    return [new.row.instruction, *map(item_text, new.items)]
-
-
-def _item_row(item: NewItem, seq: int, experience: ExperienceRow) -> ItemRow:
-    return ItemRow(
-        seq=seq,
-        ended=None,
-        learned=seq,
-        experience=experience.seq,
-        task_id=experience.task_id,
-        polarity=experience.polarity,
-        **item._asdict(),
     )
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from rb_dspy.bank import MemoryBank, duplicates
-from rb_dspy.bank.duplicates import NearDuplicate
+from rb_dspy.bank import MemoryBank, NearDuplicate, doctor
 from rb_dspy.errors import InputError
 from rb_dspy.schema import MemoryDraft, Verdict
 from rb_dspy.testing.embedder import HashEmbedder
@@ -114,7 +113,7 @@ def test_every_pair_is_found_whatever_the_pages(
         if number in gone:
             bank.delete(item.id)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(duplicates, "_BLOCK", block)
+        patch.setattr(doctor, "_BLOCK", block)
         pairs = found(bank.near_duplicates(min_score))
     expected = brute_force(bank, -1)
     assert pairs == pytest.approx({pair: expected[pair] for pair in pairs}, abs=2e-3)
@@ -128,8 +127,8 @@ def test_of_too_many_pairs_the_nearest_are_given(monkeypatch: pytest.MonkeyPatch
         learn(bank, f"t{number}", a_draft(f"title {number}", chr(97 + number) * 5))
     learn(bank, "last", ORIGINAL, ORIGINAL.model_copy(update={"title": ORIGINAL.title.upper()}))
     everything = bank.near_duplicates(-1)
-    monkeypatch.setattr(duplicates, "MOST", 10)
-    monkeypatch.setattr(duplicates, "_BLOCK", 3)
+    monkeypatch.setattr(doctor, "MOST", 10)
+    monkeypatch.setattr(doctor, "_BLOCK", 3)
     few = bank.near_duplicates(-1)
     assert few[0] == everything[0]
     assert few[0].second.provenance.task_id == "last", "the nearest came when there were too many already"
