@@ -83,12 +83,11 @@ def open_scope(database: Database, name: str, embedder: Embedder | None, *, crea
     with database.reading() as connection:
         if embedder is not None and embedders.embedder_of(connection) is not None:
             embedders.check_embedder(connection, (embedder.id, embedder.dimension), database.location)
-    try:
-        return sql.open_scope(database, name, create=create)
-    except UnknownScope as exc:
-        with database.reading() as connection:
-            known = sql.scope_names(connection)
-        raise UnknownScope(f"{exc}; {_known(name, known) or 'it has no scopes yet'}") from None
+        known = sql.scope_names(connection)
+    if not create and name not in known:
+        hint = _known(name, known) or "it has no scopes yet"
+        raise UnknownScope(f"{database.location}: no scope {name!r}; {hint}")
+    return sql.open_scope(database, name)
 
 
 def scopes(url: str | Path) -> list[str]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
@@ -23,21 +22,16 @@ from rb_dspy.schema import Removal
 _SHORTEST = 4
 """A shorter text is part of ordinary words."""
 
-_BLANK = "[purged]"
-
-_KEPT = ("run_id", "task", "env", "template", "verdict", "stop_reason")
+_KEPT = {"run_id", "task", "env", "template", "verdict", "stop_reason"}
 """Fields of a run's row that stay, also if its experience is purged."""
 
 
-@dataclass(frozen=True)
-class Purged:
-    """What was deleted, and what to look for in the records of runs."""
+class Purged(NamedTuple):
+    """What was deleted; which texts of the records of runs have to go; and the run and task of deleted experiences."""
 
     removal: Removal
     contains: Callable[[str], bool]
-    """Whether a text has to go."""
-    attempts: Collection[tuple[str, str]] = field(default=())
-    """Run and task of the deleted experiences."""
+    attempts: Collection[tuple[str, str]]
 
 
 def purge(writer: SqlWriter, name: str) -> Purged:
@@ -103,16 +97,14 @@ def purge_text(writer: SqlWriter, text: str) -> Purged:
 def _with_versions(every: Mapping[str, ExperienceRow], seqs: Collection[int]) -> list[ExperienceRow]:
     """The experiences with these numbers, those that they correct, and those that corrected them."""
     before = {corrected_id(id): id for id in every}
-    found: dict[int, ExperienceRow] = {}
-    for row in every.values():
-        if row.seq in seqs:
-            id = row.id
-            while before.get(id, "") in every:
-                id = before[id]
-            while id in every:
-                found[every[id].seq] = every[id]
-                id = corrected_id(id)
-    return [found[seq] for seq in sorted(found)]
+
+    def first(id: str) -> str:
+        while id in before:
+            id = before[id]
+        return id
+
+    firsts = {first(row.id) for row in every.values() if row.seq in seqs}
+    return [row for row in every.values() if first(row.id) in firsts]
 
 
 def _delete(
@@ -152,7 +144,7 @@ def purge_records(folder: Path, purged: Purged) -> None:
             return {key: blanked(each) for key, each in value.items()}
         if isinstance(value, list):
             return [blanked(each) for each in value]
-        return _BLANK if isinstance(value, str) and purged.contains(value) else value
+        return "[purged]" if isinstance(value, str) and purged.contains(value) else value
 
     def cleaned(path: Path) -> bytes:
         head, *rows = read_appended(path) or [{}]
@@ -160,8 +152,7 @@ def purge_records(folder: Path, purged: Purged) -> None:
             return path.read_bytes()
         for row in rows:
             if (row.get("run_id"), row.get("task")) in purged.attempts:
-                texts = [name for name, value in row.items() if isinstance(value, str | list) and name not in _KEPT]
-                row.update({name: _BLANK if isinstance(row[name], str) else [] for name in texts if row[name]})
+                row.update({name: row[name][:0] for name in row.keys() - _KEPT if isinstance(row[name], str | list)})
         return b"".join(encode(blanked(line)) for line in (head, *rows))
 
     for path in sorted(folder.glob("*.jsonl")):

@@ -53,9 +53,8 @@ def append(
         if fresh:
             model = embedder()
             key = model.id, model.dimension
-            rows = iter(
-                embed(model, [text for new in fresh for text in (new.row.instruction, *map(item_text, new.items))])
-            )
+            texts = [text for new in fresh for text in (new.row.instruction, *map(item_text, new.items))]
+            rows = iter(embed(model, texts))
             vectors = {new.id: [*islice(rows, 1 + len(new.items))] for new in fresh}
         with scope.write(embedder=key) as writer:
             _append(writer, [*page.values()], vectors)

@@ -145,7 +145,7 @@ class Overlay:
             raise EmbedderMismatch(f"{self.location}: the bank was moved to another embedder; fork it again")
         with self._lock:
             if self.own is None:
-                own = open_scope(SqliteDatabase(None), self.name, create=True)
+                own = open_scope(SqliteDatabase(None), self.name)
                 with own.write() as writer:
                     writer.allocate(self.born)  # its numbers follow those of the base
                 self.own = own

@@ -43,7 +43,6 @@ from rb_dspy.bank.store.embedders import check_embedder, embedder_of, meta, meta
 from rb_dspy.bank.store.postgres import PostgresDatabase
 from rb_dspy.bank.store.sqlite import SqliteDatabase
 from rb_dspy.bank.store.tables import rows_of, texts_of
-from rb_dspy.errors import UnknownScope
 
 _PAGE = 500
 """Maximum values of one IN list; databases limit the parameters of a statement."""
@@ -354,19 +353,17 @@ def scope_names(connection: Connection) -> list[str]:
     return sorted(connection.execute(select(tables.scopes.c.name)).scalars())
 
 
-def open_scope(database: Database, name: str, *, create: bool) -> SqlScope:
-    """Open a scope; create it if it is missing and ``create`` is True. Raises ``UnknownScope``."""
+def open_scope(database: Database, name: str) -> SqlScope:
+    """Open a scope; create it if it is missing."""
     query = select(tables.scopes.c.id).where(tables.scopes.c.name == name)
     with database.reading() as connection:
         scope_id = connection.execute(query).scalar()
-    if scope_id is None and create:
+    if scope_id is None:
         with database.writing() as connection:
             scope_id = connection.execute(query).scalar()
             if scope_id is None:
                 made = insert(tables.scopes).values(name=name, seq=0).returning(tables.scopes.c.id)
                 scope_id = connection.execute(made).scalar_one()
-    if scope_id is None:
-        raise UnknownScope(f"{database.location}: no scope {name!r}")
     return SqlScope(database, name, scope_id)
 
 
