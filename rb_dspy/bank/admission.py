@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,10 +14,9 @@ from typing import Any
 
 import pydantic
 
-from rb_dspy.bank.reading import pack_rollouts
 from rb_dspy.bank.store.base import ExperienceRow, ItemRow
 from rb_dspy.bank.store.overlay import Reader
-from rb_dspy.errors import InputError
+from rb_dspy.errors import CorruptBank, InputError
 from rb_dspy.schema import ExperienceDraft, Label, MemoryDraft, MemoryItem, Task, Trajectory, Verdict
 from rb_dspy.text import first_error, invisible, normalize, without_invisible
 
@@ -27,6 +27,10 @@ _NAME = 200
 
 _DIGITS = 20
 """80 bits in hex: with a billion ids, the chance of a collision is one in two million."""
+
+
+_MOST = 1_000_000_000
+"""Maximum bytes of an unpacked payload; rb_dspy writes no larger ones."""
 
 
 _STATED = ("known_label", "feedback")
@@ -84,6 +88,32 @@ def admit(draft: ExperienceDraft, *, created_at: str = "") -> NewExperience:
         payload=pack_rollouts(task, draft.trajectories, draft.verdicts),
     )
     return NewExperience(draft, row, tuple({item.id: item for item in map(new_item, draft.drafts)}.values()))
+
+
+class Rollouts(pydantic.BaseModel):
+    """The content of a payload."""
+
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+    verdicts: tuple[Verdict, ...] = ()
+
+
+def pack_rollouts(task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] = ()) -> bytes:
+    """Pack rollouts as compressed JSON."""
+    value = Rollouts(task=task, trajectories=tuple(trajectories), verdicts=tuple(verdicts)).model_dump()
+    return zlib.compress(json.dumps(value, separators=(",", ":")).encode("ascii"), 6)
+
+
+def unpack_rollouts(payload: bytes, what: str) -> Rollouts:
+    """Unpack the result of ``pack_rollouts``. Raises ``CorruptBank``, whose message names ``what``."""
+    try:
+        engine = zlib.decompressobj()
+        text = engine.decompress(payload, _MOST)
+        if not engine.eof:
+            raise ValueError("it is truncated or too large")
+        return Rollouts.model_validate(json.loads(text))
+    except (zlib.error, ValueError) as exc:
+        raise CorruptBank(f"{what} is damaged ({exc!s:.100}); restore a backup") from None
 
 
 def item_ids(scope: str, shown: Sequence[MemoryItem]) -> tuple[str, ...]:

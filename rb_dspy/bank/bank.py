@@ -24,7 +24,7 @@ from rb_dspy.bank.admission import (
 )
 from rb_dspy.bank.doctor import BankStats, Finding, NearDuplicate
 from rb_dspy.bank.embedding import embed, reindex
-from rb_dspy.bank.pending import Pending, key_of, pending_of, pending_row
+from rb_dspy.bank.reading import Pending, key_of, pending_of, pending_row
 from rb_dspy.bank.removal import plan, unknown
 from rb_dspy.bank.retrieval import Mode, find
 from rb_dspy.bank.search.searchers import OverlaySearcher, Searcher

@@ -10,9 +10,8 @@ from typing import Literal
 import numpy as np
 import pydantic
 
-from rb_dspy.bank.admission import named_item
-from rb_dspy.bank.pending import grouped
-from rb_dspy.bank.reading import items_of, payloads, unpack_rollouts
+from rb_dspy.bank.admission import named_item, unpack_rollouts
+from rb_dspy.bank.reading import grouped, items_of, payloads
 from rb_dspy.bank.store.base import UNITS
 from rb_dspy.bank.store.embedders import unpacked
 from rb_dspy.bank.store.overlay import Reader, Scope

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from rb_dspy.bank.admission import corrected_id, is_handwritten, now
-from rb_dspy.bank.pending import grouped
-from rb_dspy.bank.reading import payloads, unpack_rollouts, versions_of
+from rb_dspy.bank.admission import corrected_id, is_handwritten, now, unpack_rollouts
+from rb_dspy.bank.reading import grouped, payloads, versions_of
 from rb_dspy.bank.removal import source_of
 from rb_dspy.bank.store.base import Entry, ExperienceRow, ItemRow, PendingKey
 from rb_dspy.bank.store.sql import SqlWriter

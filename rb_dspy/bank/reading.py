@@ -1,15 +1,15 @@
-"""Convert rows to public values: items with their provenances, experiences, and the history of an id."""
+"""Convert rows to public values: items with their provenances, experiences, pending rollouts, and histories."""
 
 from __future__ import annotations
 
-import json
-import zlib
+import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
-import pydantic
-
-from rb_dspy.bank.store.base import ExperienceRow, ItemRow, SnapshotRow
+from rb_dspy.bank.admission import attempt_id, identity, now, pack_rollouts, unpack_rollouts
+from rb_dspy.bank.store.base import ExperienceRow, ItemRow, PendingKey, PendingRow, SnapshotRow
 from rb_dspy.bank.store.overlay import Reader
 from rb_dspy.errors import CorruptBank
 from rb_dspy.schema import (
@@ -21,40 +21,16 @@ from rb_dspy.schema import (
     Snapshot,
     Task,
     Trajectory,
-    Verdict,
 )
+from rb_dspy.text import normalize
+
+if TYPE_CHECKING:
+    from rb_dspy.bank.bank import MemoryBank
+
+_log = logging.getLogger("rb_dspy.bank")
 
 _PAGE = 500
 """Experiences read per page."""
-
-_MOST = 1_000_000_000
-"""Maximum bytes of an unpacked payload; rb_dspy writes no larger ones."""
-
-
-class Rollouts(pydantic.BaseModel):
-    """The content of a payload."""
-
-    task: Task
-    trajectories: tuple[Trajectory, ...]
-    verdicts: tuple[Verdict, ...] = ()
-
-
-def pack_rollouts(task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] = ()) -> bytes:
-    """Pack rollouts as compressed JSON."""
-    value = Rollouts(task=task, trajectories=tuple(trajectories), verdicts=tuple(verdicts)).model_dump()
-    return zlib.compress(json.dumps(value, separators=(",", ":")).encode("ascii"), 6)
-
-
-def unpack_rollouts(payload: bytes, what: str) -> Rollouts:
-    """Unpack the result of ``pack_rollouts``. Raises ``CorruptBank``, whose message names ``what``."""
-    try:
-        engine = zlib.decompressobj()
-        text = engine.decompress(payload, _MOST)
-        if not engine.eof:
-            raise ValueError("it is truncated or too large")
-        return Rollouts.model_validate(json.loads(text))
-    except (zlib.error, ValueError) as exc:
-        raise CorruptBank(f"{what} is damaged ({exc!s:.100}); restore a backup") from None
 
 
 def items_of(reader: Reader, ids: Collection[str] | None, scope: str) -> dict[str, MemoryItem]:
@@ -223,3 +199,91 @@ def _draft(row: ItemRow | None) -> MemoryDraft | None:
 
 def _place(row: ItemRow) -> int:
     return row.learned
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Rollouts of one task and one run that nothing was learned from yet; without a run, one rollout.
+
+    ``trajectories`` are ordered by rollout number; ``shown`` are the lessons that the agents were shown and that are
+    still in the bank; ``tries`` counts failed tries to learn from them, ``error`` is why the last one failed.
+    """
+
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+    run_id: str
+    shown: tuple[MemoryItem, ...]
+    tries: int
+    error: str
+    created_at: str
+    """ISO 8601, UTC; when the first of them was recorded."""
+    bank: MemoryBank = field(repr=False, compare=False)
+    """The bank that they were read from."""
+
+    @property
+    def id(self) -> str:
+        """The id of the experience that they will become."""
+        return identity(self.task, self.trajectories, run_id=self.run_id)
+
+
+def pending_row(task: Task, trajectory: Trajectory, *, run_id: str, shown: Iterable[str]) -> PendingRow:
+    """Convert a rollout to a row. Raises ``InputError`` for a rollout of another task and for a bad run id."""
+    return PendingRow(
+        key=key_of(task, trajectory, run_id=run_id),
+        payload=pack_rollouts(task, [trajectory]),
+        shown=tuple(dict.fromkeys(shown)),
+        created_at=now(),
+    )
+
+
+def key_of(task: Task, trajectory: Trajectory, *, run_id: str) -> PendingKey:
+    """The key of a rollout. Raises like ``pending_row``."""
+    id = identity(task, [trajectory], run_id=run_id)
+    return PendingKey(run_id, task.id, normalize(trajectory.rollout_id), "" if run_id else id)
+
+
+def grouped(keys: Iterable[PendingKey]) -> dict[str, list[PendingKey]]:
+    """Group keys by the id of their future experience: all of a task in a run, or, without a run, each alone."""
+    groups: dict[str, list[PendingKey]] = {}
+    for key in keys:
+        groups.setdefault(attempt_id(key.run_id, key.task_id) if key.run_id else key.content, []).append(key)
+    return groups
+
+
+def pending_of(rows: Sequence[PendingRow], items: dict[str, MemoryItem], bank: MemoryBank) -> list[Pending]:
+    """Return the groups of ``rows``, oldest first; ``items`` are the items that are still in the bank, by id.
+
+    A group that cannot be read is skipped, with a warning in the log.
+    """
+    by_key = {row.key: row for row in rows}
+    found = []
+    for id, keys in grouped(by_key).items():
+        group = sorted((by_key[key] for key in keys), key=_number)
+        last = max(group, key=lambda row: row.tries)
+        try:
+            rollouts = [
+                unpack_rollouts(row.payload or b"", f"pending rollout {id} of {group[0].key.task_id}") for row in group
+            ]
+        except CorruptBank as exc:
+            _log.warning("%s: skipped: %s", bank, exc)
+            continue
+        shown = dict.fromkeys(each for row in group for each in row.shown)
+        found.append(
+            Pending(
+                task=rollouts[0].task,
+                trajectories=tuple(each.trajectories[0] for each in rollouts),
+                run_id=group[0].key.run_id,
+                shown=tuple(items[each] for each in shown if each in items),
+                tries=last.tries,
+                error=last.error,
+                created_at=min(row.created_at for row in group),
+                bank=bank,
+            )
+        )
+    return found
+
+
+def _number(row: PendingRow) -> tuple[bool, int, str]:
+    """Sort key: rollouts by number; ids that are not numbers come last."""
+    id = row.key.rollout_id
+    return not id.isdecimal(), len(id), id

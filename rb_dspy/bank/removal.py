@@ -6,8 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from rb_dspy.bank.pending import grouped
-from rb_dspy.bank.reading import history_of
+from rb_dspy.bank.reading import grouped, history_of
 from rb_dspy.bank.store.base import ExperienceRow, ItemRow, PendingKey
 from rb_dspy.bank.store.overlay import Reader
 from rb_dspy.errors import InputError

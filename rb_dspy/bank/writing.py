@@ -15,10 +15,10 @@ from rb_dspy.bank.admission import (
     item_text,
     new_item,
     now,
+    unpack_rollouts,
 )
 from rb_dspy.bank.embedding import embed
-from rb_dspy.bank.pending import key_of
-from rb_dspy.bank.reading import unpack_rollouts
+from rb_dspy.bank.reading import key_of
 from rb_dspy.bank.removal import plan
 from rb_dspy.bank.store.base import Entry, ExperienceRow, ItemRow, PendingKey, PendingRow, SnapshotRow, VectorRow
 from rb_dspy.bank.store.overlay import Reader, Scope, Writer
