@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 
 SECRET_NAME = re.compile(r"(?i)secret|credential|password|authorization|token$|api[_-]?key|access[_-]key")
 """Names of settings and headers whose values are secrets; ``max_tokens`` is none."""
@@ -43,10 +44,9 @@ _NAMED = re.compile(
     r"(?:[\"']?=[\"']?|[\"']?\s{0,3}[:=]\s{0,3}[\"']?(?=[a-z-]{0,99}[\d+=$!@#%^*~])))[^\s\"'&,;)\]}]{6,}"
 )
 """``api_key=...`` and ``"password": "..."``; after a colon or a blank only what is no plain word."""
-_USER = re.compile(r"(?<=://)(?!/)\S*@")  # to the last @: a password may hold a slash
-_SECRET = re.compile(
-    r"(?i)([?&;#][^=&?#;\s]*(?:pass|pwd|token|secret|credential|auth|signature|\bsig\b|key)[^=&?#;\s]*=)[^&\s]*"
-)
+_ADDRESS = re.compile(r"(?<=://)(?!/)\S++")
+_PART = r"(?:pass|pwd|token|secret|credential|auth|signature|\bsig\b|key)"
+_SECRET = re.compile(rf"(?i)([?&;#](?:(?!{_PART})[^=&?#;\s])*+{_PART}[^=&?#;\s]*+=)[^&\s]*")
 
 
 def redact(text: str) -> str:
@@ -64,4 +64,9 @@ def redact(text: str) -> str:
 
 def without_secrets(text: str, mask: str = "…") -> str:
     """Mask the user and password of every address in ``text``, and query values that may be secrets."""
-    return _SECRET.sub(lambda match: match[1] + mask, _USER.sub(f"{mask}@", text))
+    return _SECRET.sub(lambda match: match[1] + mask, _ADDRESS.sub(partial(_without_login, mask), text))
+
+
+def _without_login(mask: str, address: re.Match[str]) -> str:
+    _, at, rest = address[0].rpartition("@")  # the last @: a password may hold a slash
+    return f"{mask}@{rest}" if at else rest

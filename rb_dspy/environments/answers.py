@@ -34,10 +34,22 @@ class AcceptedAnswers:
 
 def unquoted(text: str) -> str:
     """Remove outer white space and all pairs of quotes or backticks around ``text``. Never leaves an empty text."""
-    text = text.strip()
-    while len(text) > 2 and _QUOTES.get(text[0]) == text[-1] and (inner := text[1:-1].strip()):
-        text = inner
-    return text
+    start, end = _stripped(text, 0, len(text))
+    while end - start > 2 and _QUOTES.get(text[start]) == text[end - 1]:
+        inner = _stripped(text, start + 1, end - 1)
+        if inner[0] == inner[1]:
+            break
+        start, end = inner
+    return text[start:end]
+
+
+def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
+    """``strip`` without a copy: the places of the first character that is no white space and after the last one."""
+    while start < end and text[start].isspace():
+        start += 1
+    while start < end and text[end - 1].isspace():
+        end -= 1
+    return start, end
 
 
 def _key(answer: str) -> str | Decimal:

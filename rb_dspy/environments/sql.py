@@ -102,7 +102,7 @@ class Sql:
     def keeps_fact(self, task: Task, lesson: str) -> bool:
         """Whether ``lesson`` contains a code of ``task`` and its meaning."""
         words = set(re.findall(r"\w+", lesson.casefold()))
-        pairs = re.findall(r"(\w+)'? means (\w+)", _Args.of(task).evidence.casefold())
+        pairs = re.findall(r"\b(\w+)'? means (\w+)", _Args.of(task).evidence.casefold())
         return any(words.issuperset(pair) for pair in pairs)
 
 

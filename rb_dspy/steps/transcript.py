@@ -13,9 +13,10 @@ _STATE_TOKENS = 400
 
 _FIELD_START, _FIELD_END = re.compile(r"\[\[(?=\s*##)"), re.compile(r"(?<=##)(\s*)\]\]")
 
+_LINE_ENDS = r"\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _MARKER = re.compile(
-    r"(?im)(?:^|(?<=[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]))"
-    r"(?=[^\S\n]*(?:\[(?:step|start|check|attempt)\b|={2,}\s*attempt|(?:final answer|last observation|judged)\s*:))"
+    rf"(?i)(?:\A|(?<=[{_LINE_ENDS}]))(?=[^\S{_LINE_ENDS}]*+"
+    r"(?:\[(?:step|start|check|attempt)\b|={2,}+\s*+attempt|(?:final answer|last observation|judged)\s*+:))"
 )
 """Start of a line that looks like a part of a transcript, even after white space."""
 
