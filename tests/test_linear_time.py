@@ -78,7 +78,7 @@ def rollout(text: str) -> Trajectory:
 
 def search(text: str) -> None:
     with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
-        bank.add("A title", f"A {text[:1_900]}")
+        bank.add("A title", normalize(f"A {text[:1_900]}"))
         bank.retrieve(text, unit="item", mode="hybrid")
 
 
