@@ -73,10 +73,10 @@ def _read(data: _Fields | list[Any], is_prediction: bool = False) -> _Fields:
         return fields | _read_list(data)
     if not is_prediction and "steps" not in data and ("messages" in data or replies.is_log(data)):
         return _read(replies.messages([data])) | trajectory.beside_messages(data)
-    if not is_prediction and trajectory.is_swe_agent(data):
-        return fields | trajectory.read_swe_agent(data)
+    turns = data.get("trajectory", data.get("history"))
+    if not is_prediction and isinstance(turns, list) and isinstance(data.get("info"), dict):  # a file of SWE-agent
+        return fields | _read_list(turns) | trajectory.beside_messages(data)
     if is_prediction or "trajectory" in data or "history" in data:
-        turns = data.get("trajectory", data.get("history"))
         inner = _read(_nested(turns)) if turns else {}
         inner.pop("rollout_id", None)  # a digest of the turns alone, without the answer
         return fields | dspy_agents.read_prediction(data, inner)
@@ -84,7 +84,7 @@ def _read(data: _Fields | list[Any], is_prediction: bool = False) -> _Fields:
         return fields | {"steps": dspy_agents.numbered_steps(data)}
     if _reader(data):
         return fields | _read_list([data])
-    response = replies.response(data) if replies.is_response(data) else None
+    response = None if "answer" in data or "steps" in data else replies.response(data)
     return fields | (_read_list(response) if response else trajectory.read(data))
 
 
@@ -100,22 +100,14 @@ def _read_list(elements: list[Any]) -> _Fields:
     for i, element in enumerate(elements):
         if not isinstance(element, dict):
             raise InvalidTrajectory(f"element {i} is a {type(element).__name__}; expected a message or a step")
-    if all("action" in element and _reader(element) is None for element in elements):
+    if all(trajectory.is_step(element) and _reader(element) is None for element in elements):
         return {"steps": trajectory.read_steps(elements)}
-    if dspy_agents.is_code(elements):
-        return {"steps": dspy_agents.code_steps(elements)}
     if dspy_agents.is_history(elements):
         return dspy_agents.read_history(elements)
     if all(map(replies.is_log, elements)):
         return _read_list(replies.messages(elements))
-    if sessions.matches(elements):
-        elements = sessions.messages(elements)
-    return _converse(elements)
-
-
-def _converse(messages: list[Any]) -> _Fields:
     conversation = Conversation()
-    for i, element in enumerate(messages):
+    for i, element in enumerate(sessions.messages(elements)):
         reader = _reader(element)
         if reader is None:
             raise InvalidTrajectory(

@@ -62,7 +62,8 @@ def read_call(call: Any, conversation: Conversation, observation: str = "") -> N
     if not name or not isinstance(name, str):
         raise InvalidTrajectory("a tool call has no name; expected a text under 'name'")
     arguments = verbatim(_first(inner, "arguments", "args", "input", "rawInput", "code"))
-    conversation.call(name, arguments, _id(call, "call_id", "toolUseId", "toolCallId", "id"), observation)
+    id = verbatim(_first(call, "call_id", "toolUseId", "toolCallId", "id"))
+    conversation.call(name, arguments, id, observation)
 
 
 def read_result(result: dict[str, Any], content: Any, conversation: Conversation) -> None:
@@ -76,7 +77,7 @@ def read_result(result: dict[str, Any], content: Any, conversation: Conversation
         failed |= "error" in content
         content = next((content[key] for key in ("result", "output", "error") if key in content), content)
     names = ("tool_call_id", "tool_use_id", "toolUseId", "toolCallId", "call_id")
-    id = _id(result, *names, *(("id",) if _is_result(result) else ()))
+    id = verbatim(_first(result, *names, *(("id",) if _is_result(result) else ())))
     conversation.result(as_text(content), id, as_text(_first(result, "name", "tool_name", "toolName")), failed)
 
 
@@ -131,9 +132,9 @@ def _parts(message: dict[str, Any]) -> list[Any]:
     content, parts = _listed(message.get("content")), _listed(message.get("parts"))
     said = "".join(as_text(part) for part in parts if isinstance(part, dict) and kind(part) == "text")
     content = [part for part in content if not parts or as_text(part) not in said]
-    called = {_id(typed(part), "toolCallId") for part in parts if isinstance(part, dict)}
+    called = {str(typed(part).get("toolCallId", "")) for part in parts if isinstance(part, dict)} - {""}
     for call in _listed(message.get("toolInvocations")):
-        if not isinstance(call, dict) or _id(call, "toolCallId") not in called:
+        if not isinstance(call, dict) or str(call.get("toolCallId", "")) not in called:
             parts.append({"type": "tool-invocation", "toolInvocation": call})
     for key, name in (("images", "image"), ("experimental_attachments", "file")):
         parts += [{"type": name, **(part if isinstance(part, dict) else {})} for part in _listed(message.get(key))]
@@ -160,8 +161,4 @@ def _listed(content: Any) -> list[Any]:
 
 
 def _first(part: dict[str, Any], *names: str) -> Any:
-    return next((part[name] for name in names if part.get(name) is not None), None)
-
-
-def _id(part: dict[str, Any], *names: str) -> str:
-    return next((str(part[name]) for name in names if part.get(name) not in (None, "")), "")
+    return next((part[name] for name in names if part.get(name) not in (None, "")), None)

@@ -1,8 +1,8 @@
 """Read results of DSPy agents: ``ReAct``, ``ReActV2``, ``CodeAct``, ``RLM``, ``ProgramOfThought`` and plain modules.
 
-``ReAct`` and ``CodeAct`` number their fields (``thought_0``, ``tool_name_0``, ``observation_0``), ``RLM`` lists turns
-of code, ``ReActV2`` has a ``dspy.History`` of tool calls. ``ProgramOfThought`` and modules that are no agents return
-their outputs, and at most a ``reasoning``.
+``ReAct`` and ``CodeAct`` number their fields (``thought_0``, ``tool_name_0``, ``observation_0``), ``RLM`` lists steps,
+``ReActV2`` has a ``dspy.History`` of tool calls. ``ProgramOfThought`` and modules that are no agents return their
+outputs, and at most a ``reasoning``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from rb_dspy.content import join, verbatim
 from rb_dspy.errors import InvalidTrajectory
+from rb_dspy.text import without_thoughts
 
 _NUMBERED = re.compile(r"(thought|tool_name|tool_args|observation|generated_code|code_output)_(\d{1,6})")
 
@@ -28,11 +29,6 @@ _Step = dict[str, str]
 def is_numbered(fields: dict[str, Any]) -> bool:
     """Whether this is the trajectory of ``ReAct`` or ``CodeAct``."""
     return bool(fields) and all(map(_NUMBERED.fullmatch, fields))
-
-
-def is_code(turns: list[dict[str, Any]]) -> bool:
-    """Whether this is the trajectory of ``RLM``."""
-    return all({"code", "output"} <= set(turn) <= {"reasoning", "code", "output"} for turn in turns)
 
 
 def is_history(turns: list[dict[str, Any]]) -> bool:
@@ -59,12 +55,6 @@ def numbered_steps(fields: dict[str, Any]) -> list[_Step]:
         if match := _NUMBERED.fullmatch(name):
             turns.setdefault(int(match[2]), {})[match[1]] = value
     return [_numbered_step(turns[number]) for number in sorted(turns)]
-
-
-def code_steps(turns: list[dict[str, Any]]) -> list[_Step]:
-    """Read the steps of ``RLM``."""
-    names = {"thought": "reasoning", "action": "code", "observation": "output"}
-    return [{name: verbatim(turn.get(source)) for name, source in names.items()} for turn in turns]
 
 
 def read_history(turns: list[dict[str, Any]]) -> dict[str, Any]:
@@ -107,7 +97,7 @@ def _numbered_step(turn: dict[str, Any]) -> _Step:
 def _answer(outputs: dict[str, Any]) -> str | None:
     if not outputs:
         return None
-    return verbatim(next(iter(outputs.values())) if len(outputs) == 1 else outputs)
+    return without_thoughts(verbatim(next(iter(outputs.values())) if len(outputs) == 1 else outputs))[0]
 
 
 def _dict(value: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Whole responses of client libraries, and the reply beside the messages of a request."""
+"""Logs of model calls and whole responses of client libraries, as messages."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from typing import Any
 from rb_dspy.content import as_text
 from rb_dspy.errors import InvalidTrajectory
 
-_MESSAGES = ("messages", "output")
-"""Fields of responses that hold messages or items: the AI SDK's, OpenAI's ``Response``."""
-_CHOICES = ("choices", "candidates")
-"""OpenAI's ``ChatCompletion``, Gemini."""
-_MESSAGE = ("message", "output", "content")
-"""A choice, Ollama and Strands; Bedrock; one of Gemini's candidates."""
-
 _REQUEST = ("messages", "contents", "prompt")
 _REPLY = ("response", "choices", "candidates", "outputs", "output", "completion", "reply")
 """Fields of a log that hold the request and the reply; the first that is not empty is read."""
+
+_INSIDE = ("messages", "output", "choices", "candidates", "message", "content")
+"""Fields of a response that hold its messages, items, choices or message."""
 
 
 def is_log(data: dict[str, Any]) -> bool:
@@ -39,36 +35,28 @@ def messages(logs: list[dict[str, Any]]) -> list[Any]:
         if i and same == len(before) < len(request) and _is_assistants(request[same]):
             same += 1  # the earlier reply
         found += request[same:]
-        if not (request and reply and _is_repeated(reply[-1], request[-1])):
-            found += reply
+        if request and reply and _is_assistants(request[-1]) and isinstance(reply[-1], dict):
+            text = as_text(reply[-1].get("content"))
+            is_same = bool(text) and not reply[-1].get("tool_calls") and text == as_text(request[-1].get("content"))
+            reply = [] if is_same or request[-1] == reply[-1] else reply  # the messages end with it
+        found += reply
         before = request
     return found
-
-
-def is_response(data: dict[str, Any]) -> bool:
-    """Whether this may be the whole response of a client library."""
-    return any(data.get(key) and isinstance(data[key], list | dict) for key in (*_MESSAGES, *_CHOICES, *_MESSAGE))
 
 
 def response(data: Any) -> list[Any] | None:
     """The messages or items of a reply; None if its form is unknown. The first of several choices counts."""
     if isinstance(data, str):
         return [{"role": "assistant", "content": data}]
-    if isinstance(data, list):
-        if data and isinstance(data[0], dict) and (data[0].get("role") or data[0].get("type")):
-            return data
-        return response(data[0]) if data else None
+    if isinstance(data, list) and data:
+        first = data[0]
+        return data if isinstance(first, dict) and (first.get("role") or first.get("type")) else response(first)
     if not isinstance(data, dict):
         return None
-    for key in _MESSAGES:
-        if isinstance(data.get(key), list):
-            return data[key] or None
-    for key in _CHOICES:
-        if data.get(key) and isinstance(data[key], list):
-            return response(data[key][0])
-    for key in _MESSAGE:
-        if isinstance(data.get(key), dict):
-            return response({"role": "assistant", **data[key]})
+    for key in _INSIDE:
+        inner = data.get(key)
+        if isinstance(inner, dict) or (inner and isinstance(inner, list) and key != "content"):
+            return response({"role": "assistant", **inner} if isinstance(inner, dict) else inner)
     if data.get("role") or data.get("content") is not None:
         return [{"role": "assistant", **data}]
     if isinstance(data.get("text"), str) or data.get("tool_calls"):  # an output of DSPy, an older choice
@@ -78,7 +66,7 @@ def response(data: Any) -> list[Any] | None:
 
 def _request(log: dict[str, Any]) -> list[Any]:
     request = next((log[key] for key in _REQUEST if log.get(key) is not None), None)
-    if isinstance(request, str) and log.get("messages") is None:
+    if isinstance(request, str) and request is log.get("prompt"):
         return [{"role": "user", "content": request}]
     if not isinstance(request, list):
         raise InvalidTrajectory(f"the messages are a {type(request).__name__}; expected a list")
@@ -89,7 +77,7 @@ def _reply(log: dict[str, Any]) -> list[Any]:
     key = next((key for key in _REPLY if log.get(key)), None)
     if key is None:
         return []
-    reply = response({key: log[key]} if key in _CHOICES else log[key])
+    reply = response(log[key])
     if reply is None:
         raise InvalidTrajectory(
             f"the reply under {key!r} is a {type(log[key]).__name__} of an unknown form; expected a text, a message or"
@@ -100,11 +88,3 @@ def _reply(log: dict[str, Any]) -> list[Any]:
 
 def _is_assistants(message: Any) -> bool:
     return isinstance(message, dict) and (message.get("role") or message.get("type")) in ("assistant", "model", "ai")
-
-
-def _is_repeated(reply: Any, last: Any) -> bool:
-    """Whether the messages end with the reply."""
-    if not _is_assistants(last) or not isinstance(reply, dict):
-        return False
-    text = as_text(reply.get("content"))
-    return last == reply or bool(text and text == as_text(last.get("content")) and not reply.get("tool_calls"))

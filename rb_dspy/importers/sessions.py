@@ -7,17 +7,14 @@ from typing import Any
 from rb_dspy.content import kind
 
 
-def matches(entries: list[dict[str, Any]]) -> bool:
-    """Whether these are the entries of a session."""
-    return any(_has_message(entry) for entry in entries)
-
-
-def messages(entries: list[dict[str, Any]]) -> list[Any]:
-    """The messages of a session, those of its sub-agents included, in order.
+def messages(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages of a session, those of its sub-agents included, in order; other elements as they are.
 
     Blocks of one message that stand in entries of their own are joined. What the user typed while the agent worked is
     an attachment. Entries about the session (summaries, snapshots, hooks, notices) are skipped.
     """
+    if not any(_has_message(entry) for entry in entries):
+        return entries
     found: list[dict[str, Any]] = []
     for entry in entries:
         attachment = entry.get("attachment")
@@ -29,12 +26,16 @@ def messages(entries: list[dict[str, Any]]) -> list[Any]:
             message = entry
         else:
             continue
-        last = found[-1] if found else {}
-        parts = message.get("content"), last.get("content")
-        if message.get("id") and message["id"] == last.get("id") and all(isinstance(each, list) for each in parts):
-            last["content"] += message["content"]
+        last, parts = found[-1] if found else {}, message.get("content")
+        if (
+            message.get("id")
+            and message["id"] == last.get("id")
+            and isinstance(parts, list)
+            and isinstance(last["content"], list)
+        ):
+            last["content"] += parts
         else:
-            found.append({**message, "content": list(parts[0]) if isinstance(parts[0], list) else parts[0]})
+            found.append({**message, "content": [*parts] if isinstance(parts, list) else parts})
     return found
 
 

@@ -10,9 +10,11 @@ import pydantic
 from rb_dspy.content import verbatim
 from rb_dspy.errors import InvalidTrajectory
 from rb_dspy.schema import StopReason, Trajectory
-from rb_dspy.text import first_error
+from rb_dspy.text import first_error, without_thoughts
 
 _TEXTS = ("thought", "action", "observation")
+_RLM = {"reasoning": "thought", "code": "action", "output": "observation"}
+"""Names of the fields in the steps of ``dspy.RLM``."""
 _SWE_AGENT = frozenset({"response", "state", "query", "messages", "execution_time", "extra_info"})
 """Further fields of SWE-agent's steps: the model's input and output, of which the thought and the action are parts."""
 
@@ -26,22 +28,14 @@ def read(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, **texts, "steps": read_steps(steps)}
 
 
+def is_step(step: Any) -> bool:
+    """Whether this is a step of ours, SWE-agent or ``dspy.RLM``."""
+    return isinstance(step, dict) and ("action" in step or {"code", "output"} <= step.keys() <= _RLM.keys())
+
+
 def read_steps(steps: Sequence[Any]) -> list[Any]:
-    """Read steps, ours or those of SWE-agent. Thought, action and observation may be any JSON."""
+    """Read steps. Thought, action and observation may be any JSON."""
     return [_read_step(step) if isinstance(step, dict) else step for step in steps]
-
-
-def is_swe_agent(data: dict[str, Any]) -> bool:
-    """Whether this is a trajectory file of SWE-agent."""
-    steps = data.get("trajectory")
-    return (
-        isinstance(steps, list) and bool(steps) and all(isinstance(step, dict) and "action" in step for step in steps)
-    )
-
-
-def read_swe_agent(data: dict[str, Any]) -> dict[str, Any]:
-    """Read a trajectory file of SWE-agent. Its history, which repeats the steps, is skipped."""
-    return {"steps": read_steps(data["trajectory"]), **beside_messages(data)}
 
 
 def beside_messages(state: dict[str, Any]) -> dict[str, Any]:
@@ -55,17 +49,18 @@ def beside_messages(state: dict[str, Any]) -> dict[str, Any]:
     submission = info.get("submission") if isinstance(info, dict) else None
     answer = state.get("answer", state.get("structured_response", submission or None))
     if answer is not None:
-        fields["answer"] = verbatim(answer)
+        fields["answer"] = without_thoughts(verbatim(answer))[0]
     if state.get("stop_reason") in get_args(StopReason):
         fields["stop_reason"] = state["stop_reason"]
     return fields
 
 
 def _read_step(step: dict[str, Any]) -> dict[str, Any]:
-    if "response" in step and len(_SWE_AGENT.intersection(step)) > 1:
-        if not step.get("thought") and not step.get("action"):  # it could not be parsed
-            step = {**step, "thought": step["response"]}
-        step = {name: value for name, value in step.items() if name not in _SWE_AGENT}
+    if "action" not in step and is_step(step):
+        step = {name: step.get(field) for field, name in _RLM.items()}
+    elif "response" in step and len(_SWE_AGENT.intersection(step)) > 1:
+        unparsed = {} if step.get("thought") or step.get("action") else {"thought": step["response"]}
+        step = {name: value for name, value in {**step, **unparsed}.items() if name not in _SWE_AGENT}
     return {name: verbatim(value) if name in _TEXTS else value for name, value in step.items()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -309,3 +310,46 @@ def test_no_text_of_a_conversation_is_lost(script: list[Turn], format: str) -> N
     assert [text.split("\n")[0] for text in observed] == [turn.result for turn in script if turn.result]
     is_answer = not script[-1].is_user and script[-1].result is None
     assert not is_answer or trajectory.answer == script[-1].text
+
+
+SAID: dict[str, Any] = {"role": "assistant", "content": "Done."}
+LONG = {
+    "messages of the user": lambda n: [SAID, *[{"role": "user", "content": "Go on."}] * n],
+    "calls that share an id": lambda n: [
+        {"role": "assistant", "content": None, "tool_calls": [call("f", "0")] * n},
+        *[{"role": "tool", "tool_call_id": "0", "content": "R"}] * n,
+    ],
+    "results without ids": lambda n: [
+        {"role": "assistant", "content": None, "tool_calls": [call("f")] * n},
+        *[{"role": "tool", "name": "g", "content": "R"}] * n,
+    ],
+    "results without calls": lambda n: [SAID, *[{"role": "tool", "tool_call_id": "0", "content": "R"}] * n],
+    "invocations beside parts": lambda n: {
+        "role": "assistant",
+        "parts": [{"type": "text", "text": "Done."}],
+        "toolInvocations": [{"toolName": "f", "toolCallId": str(i), "state": "result"} for i in range(n)],
+    },
+    "blocks of one message": lambda n: (
+        [
+            {
+                "type": "assistant",
+                "message": {"role": "assistant", "id": "m", "content": [{"type": "text", "text": "Hm."}]},
+            }
+        ]
+        * n
+    ),
+    "base64": lambda n: [{**SAID, "content": "aB3" * n * 50}],
+    "almost base64": lambda n: [{**SAID, "content": ("aB3" * 166 + ".") * (n // 4)}],
+    "almost data URLs": lambda n: [{**SAID, "content": "base64," + "data:a/b;c;base64" * n * 10}],
+}
+
+
+@pytest.mark.parametrize("rollout", LONG.values(), ids=LONG)
+def test_reading_takes_time_in_proportion_to_the_size(rollout: Callable[[int], Any]) -> None:
+    def seconds(n: int) -> float:
+        data = rollout(n)
+        start = time.thread_time()
+        to_trajectory(TASK, data)
+        return time.thread_time() - start
+
+    assert min(seconds(3200) for _ in range(3)) < 10 * min(seconds(800) for _ in range(3))  # quadratic: 16 times
