@@ -47,7 +47,10 @@ _KNOWN = _BINARY.union(
 _MAX_DEPTH = 100
 
 _DATA_URL = re.compile(r"data:(?:(\w{1,40})/[\w.+-]{1,100})?(?:;[\w.+=-]{1,100}){0,5};base64,[\w+/=%-]*", re.ASCII)
-_BASE64 = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{500,}={0,2}")
+_BASE64 = re.compile(
+    r"(?<![\w+/-])(?=[a-z\d+/_-]*[A-Z])(?=[A-Z\d+/_-]*[a-z])(?=[A-Za-z+/_-]*\d)([\w+/-]{500,})={0,2}", re.ASCII
+)
+"""Base64 mixes cases and digits; a sequence of genes or a ruler does not."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -74,7 +77,7 @@ def plain(value: Any, depth: int = 0) -> Any:
         return value.content
     for medium in (dspy.Image, dspy.Audio, dspy.File):
         if isinstance(value, medium):
-            return {"type": medium.__name__.lower(), "filename": getattr(value, "filename", None)}
+            return join([getattr(value, "filename", None) or "", f"[{medium.__name__.lower()}]"])
     fields = _fields(value)
     if fields is not None:
         return {str(name): plain(part, depth + 1) for name, part in fields.items() if name != "encrypted_content"}
@@ -114,7 +117,7 @@ def as_text(content: Any) -> str:
         return join(["[error]" if content["isError"] else "", as_text(content["content"])])
     if list(content) == ["json"]:  # Bedrock's
         return as_text(content["json"])
-    part = typed(content) if len(content) == 1 else content
+    part = typed(content) if len(content) == 1 or content.keys() <= {"text", "signature"} else content
     has_binary = _MEDIUM.fullmatch(kind(part)) is not None and not _BINARY.isdisjoint(part)
     is_text = bool(kind(part)) and (part is content or "text" in content) and all(map(_is_known, part))
     text = part_text(part) if has_binary or is_text else None
@@ -154,6 +157,12 @@ def part_text(part: dict[str, Any]) -> str | None:
 def verbatim(value: Any) -> str:
     """A text as it is, anything else as JSON, and None as an empty text."""
     return value or "" if value is None or isinstance(value, str) else as_json(value)
+
+
+def observed(value: Any) -> str:
+    """The text of a step's observation: that of its parts, or any JSON."""
+    is_list = isinstance(value, list) and not (value and all(isinstance(part, dict) for part in value))
+    return verbatim(value) if is_list else as_text(value)
 
 
 def join(texts: Iterable[str]) -> str:
@@ -204,14 +213,9 @@ def _object_text(value: Any) -> str:
 def _without_binaries(text: str) -> str:
     if "base64," in text:
         text = _DATA_URL.sub(lambda match: f"[{_label(match[1] or '', {})}]", text)
-    return _BASE64.sub(_base64_label, text) if len(text) >= 500 else text
-
-
-def _base64_label(match: re.Match[str]) -> str:
-    """Base64 mixes cases and digits; a sequence of genes or a ruler does not."""
-    run = match[0]
-    is_base64 = run.lower() != run != run.upper() and any(map(str.isdigit, run))
-    return f"[binary, {len(run.rstrip('=')) * 3 // 4:,} bytes]" if is_base64 else run
+    if len(text) < 500:
+        return text
+    return _BASE64.sub(lambda match: f"[binary, {len(match[1]) * 3 // 4:,} bytes]", text)
 
 
 def _is_known(field: str) -> bool:

@@ -25,8 +25,8 @@ __all__ = ["Foreign", "to_trajectory"]
 
 Foreign: TypeAlias = Trajectory | dspy.Prediction | pydantic.BaseModel | Mapping[str, Any] | Sequence[Any]
 """A ``Trajectory`` or its fields as a dict; a list of step dicts; a list of messages or items (dicts, or objects of the
-client library), or a state that has it under ``messages``; an OpenAI ``Response``; the prediction of a DSPy agent, its
-``trajectory`` or its ``history``.
+client library) or of a session's entries; a state, log or file that has it under ``messages``; a whole response; the
+prediction of a DSPy agent, its ``trajectory`` or its ``history``.
 """
 
 _Fields = dict[str, Any]
@@ -71,13 +71,16 @@ def _read(data: _Fields | list[Any], is_prediction: bool = False) -> _Fields:
     fields = {"rollout_id": _digest(data)}
     if isinstance(data, list):
         return fields | _read_list(data)
-    if not is_prediction and "steps" not in data and ("messages" in data or replies.is_log(data)):
+    has_messages = "messages" in data or "contents" in data or replies.is_log(data)
+    if has_messages and not is_prediction and "steps" not in data:
         return _read(replies.messages([data])) | trajectory.beside_messages(data)
     turns = data.get("trajectory", data.get("history"))
     if not is_prediction and isinstance(turns, list) and isinstance(data.get("info"), dict):  # a file of SWE-agent
         return fields | _read_list(turns) | trajectory.beside_messages(data)
     if is_prediction or "trajectory" in data or "history" in data:
-        inner = _read(_nested(turns)) if turns else {}
+        if turns and not isinstance(turns, dict | list):
+            raise InvalidTrajectory(f"the trajectory is a {type(turns).__name__}; expected a list or a dict")
+        inner = _read(turns) if turns else {}
         inner.pop("rollout_id", None)  # a digest of the turns alone, without the answer
         return fields | dspy_agents.read_prediction(data, inner)
     if dspy_agents.is_numbered(data):
@@ -86,12 +89,6 @@ def _read(data: _Fields | list[Any], is_prediction: bool = False) -> _Fields:
         return fields | _read_list([data])
     response = None if "answer" in data or "steps" in data else replies.response(data)
     return fields | (_read_list(response) if response else trajectory.read(data))
-
-
-def _nested(data: Any) -> _Fields | list[Any]:
-    if isinstance(data, dict | list):
-        return data
-    raise InvalidTrajectory(f"the messages or the trajectory are a {type(data).__name__}; expected a list or a dict")
 
 
 def _read_list(elements: list[Any]) -> _Fields:

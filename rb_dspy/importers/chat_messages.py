@@ -21,7 +21,8 @@ CALLS = ("tool_use", "tool_call", "tool-call", "function_call", "custom_tool_cal
 
 _RESULTS = ("tool_result", "tool-result")
 _SKIPPED = ("redacted_thinking", "redacted-reasoning", "cache_point", "tool-approval-request")
-_CONTENT = {"content", "parts", "refusal", "audio", "reasoning_content", "reasoning", "images", "function_call"}
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking", "tool_plan")
+_CONTENT = {"content", "parts", "refusal", "audio", "images", "function_call", *_THOUGHTS}
 _CALL_LISTS = {"tool_calls", "invalid_tool_calls", "toolInvocations"}
 
 
@@ -84,7 +85,7 @@ def read_result(result: dict[str, Any], content: Any, conversation: Conversation
 def _read_assistant(message: dict[str, Any], parts: list[Any], conversation: Conversation) -> None:
     conversation.begin_turn()
     if not any(isinstance(part, dict) and kind(part) in THOUGHTS for part in parts):  # else the same again
-        conversation.think(as_text(message.get("reasoning_content") or message.get("reasoning")))
+        conversation.think(as_text(_first(message, *_THOUGHTS)))
     for part in parts:
         _read_part(part, conversation, is_said=True)
     conversation.say(as_text(message.get("refusal")))

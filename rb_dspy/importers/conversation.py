@@ -77,11 +77,11 @@ class Conversation:
         step = self._pending(id, name) or self._pending(id, "") or (self._answered.get(id) if id else None)
         if step is None:
             self.observe(text)
-            return
-        step.has_result = True
-        step.observation.append(text)
-        self._answered[id] = step
-        self._turn += 1
+        else:
+            step.has_result = True
+            step.observation.append(text)
+            self._answered[id] = step
+            self._turn += 1
 
     def observe(self, text: str) -> None:
         """Add a message of the user."""
@@ -123,8 +123,8 @@ class Conversation:
     def _end_text(self) -> None:
         if self._texts:
             text, thought = self._said()
-            if not text:
+            if text:
+                self._answer = text
+                self._steps.append(_Step(thought, text))
+            else:
                 self._thoughts = [thought]
-                return
-            self._answer = text
-            self._steps.append(_Step(thought, text))

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rb_dspy.content import join, verbatim
+from rb_dspy.content import join, observed, verbatim
 from rb_dspy.errors import InvalidTrajectory
+from rb_dspy.importers.conversation import Conversation
 from rb_dspy.text import without_thoughts
 
-_NUMBERED = re.compile(r"(thought|tool_name|tool_args|observation|generated_code|code_output)_(\d{1,6})")
+_NUMBERED = re.compile(r"(?:thought|tool_name|tool_args|observation|generated_code|code_output)_\d{1,6}")
 
 _NOT_OUTPUTS = ("trajectory", "history", "reasoning", "final_reasoning", "termination_reason")
 """Fields of an agent's prediction that are not outputs of its signature."""
@@ -22,8 +23,6 @@ _NOT_OUTPUTS = ("trajectory", "history", "reasoning", "final_reasoning", "termin
 _TURN = ("next_thought", "tool_calls")
 _SUBMIT = "submit"
 """The tool with which ``ReActV2`` submits its outputs."""
-
-_Step = dict[str, str]
 
 
 def is_numbered(fields: dict[str, Any]) -> bool:
@@ -48,19 +47,18 @@ def read_prediction(fields: dict[str, Any], trajectory: dict[str, Any]) -> dict[
     return {**trajectory, "steps": steps, "answer": answer}
 
 
-def numbered_steps(fields: dict[str, Any]) -> list[_Step]:
+def numbered_steps(fields: dict[str, Any]) -> list[dict[str, str]]:
     """Read steps from numbered fields such as ``thought_0`` (``ReAct``, ``CodeAct``)."""
     turns: dict[int, dict[str, Any]] = {}
     for name, value in fields.items():
-        if match := _NUMBERED.fullmatch(name):
-            turns.setdefault(int(match[2]), {})[match[1]] = value
+        field, _, number = name.rpartition("_")
+        turns.setdefault(int(number), {})[field] = value
     return [_numbered_step(turns[number]) for number in sorted(turns)]
 
 
 def read_history(turns: list[dict[str, Any]]) -> dict[str, Any]:
     """Read the history of ``ReActV2``: what it submits is the answer, its inputs are the first observation."""
-    steps: list[_Step] = []
-    opening: list[str] = []
+    conversation = Conversation()
     submitted: dict[str, Any] = {}
     for i, turn in enumerate(turns):
         calls = turn["tool_calls"]["tool_calls"]
@@ -69,28 +67,20 @@ def read_history(turns: list[dict[str, Any]]) -> dict[str, Any]:
             raise InvalidTrajectory(f"message {i}: a tool call is not a dict; expected the history of ReActV2")
         submitted = next((_dict(call.get("args")) for call in calls if call.get("name") == _SUBMIT), {})
         inputs = [f"{name}: {verbatim(value)}" for name, value in turn.items() if name not in (*_TURN, *submitted)]
-        if steps:  # the user continued the conversation
-            steps[-1]["observation"] = join([steps[-1]["observation"], *inputs])
-        else:
-            opening += inputs
+        conversation.observe(join(inputs))
+        conversation.think(verbatim(turn.get("next_thought")))
         for place, call in enumerate(calls):
             result = results[place] if place < len(results) else {}
-            mark = "[error] " if result.get("is_error") else ""
-            steps.append(
-                {
-                    "thought": "" if place else verbatim(turn.get("next_thought")),
-                    "action": f"{verbatim(call.get('name'))}({verbatim(call.get('args'))})",
-                    "observation": mark + verbatim(result.get("value")),
-                }
-            )
-    return {"steps": steps, "first_observation": join(opening), "answer": _answer(submitted)}
+            value = ("[error] " if result.get("is_error") else "") + observed(result.get("value"))
+            conversation.call(verbatim(call.get("name")), verbatim(call.get("args")), "", value)
+    return {**conversation.fields(), "answer": _answer(submitted)}
 
 
-def _numbered_step(turn: dict[str, Any]) -> _Step:
+def _numbered_step(turn: dict[str, Any]) -> dict[str, str]:
     action = verbatim(turn.get("generated_code"))
     if "tool_name" in turn:
         action = f"{verbatim(turn['tool_name'])}({verbatim(turn.get('tool_args', {}))})"
-    observation = join(verbatim(turn.get(name)) for name in ("code_output", "observation"))
+    observation = join(observed(turn.get(name)) for name in ("code_output", "observation"))
     return {"thought": verbatim(turn.get("thought")), "action": action, "observation": observation}
 
 

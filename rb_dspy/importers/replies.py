@@ -66,7 +66,7 @@ def response(data: Any) -> list[Any] | None:
 
 def _request(log: dict[str, Any]) -> list[Any]:
     request = next((log[key] for key in _REQUEST if log.get(key) is not None), None)
-    if isinstance(request, str) and request is log.get("prompt"):
+    if isinstance(request, str) and log.get("messages") is None:
         return [{"role": "user", "content": request}]
     if not isinstance(request, list):
         raise InvalidTrajectory(f"the messages are a {type(request).__name__}; expected a list")
@@ -81,7 +81,7 @@ def _reply(log: dict[str, Any]) -> list[Any]:
     if reply is None:
         raise InvalidTrajectory(
             f"the reply under {key!r} is a {type(log[key]).__name__} of an unknown form; expected a text, a message or"
-            " the response of a client library"
+            " the response of a client library: pass one under 'answer', or the messages alone"
         )
     return reply
 

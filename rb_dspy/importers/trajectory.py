@@ -7,12 +7,12 @@ from typing import Any, get_args
 
 import pydantic
 
-from rb_dspy.content import verbatim
+from rb_dspy.content import observed, verbatim
 from rb_dspy.errors import InvalidTrajectory
 from rb_dspy.schema import StopReason, Trajectory
 from rb_dspy.text import first_error, without_thoughts
 
-_TEXTS = ("thought", "action", "observation")
+_TEXTS = {"thought": verbatim, "action": verbatim, "observation": observed}
 _RLM = {"reasoning": "thought", "code": "action", "output": "observation"}
 """Names of the fields in the steps of ``dspy.RLM``."""
 _SWE_AGENT = frozenset({"response", "state", "query", "messages", "execution_time", "extra_info"})
@@ -61,7 +61,7 @@ def _read_step(step: dict[str, Any]) -> dict[str, Any]:
     elif "response" in step and len(_SWE_AGENT.intersection(step)) > 1:
         unparsed = {} if step.get("thought") or step.get("action") else {"thought": step["response"]}
         step = {name: value for name, value in {**step, **unparsed}.items() if name not in _SWE_AGENT}
-    return {name: verbatim(value) if name in _TEXTS else value for name, value in step.items()}
+    return {name: _TEXTS[name](value) if name in _TEXTS else value for name, value in step.items()}
 
 
 def validate(fields: dict[str, Any]) -> Trajectory:

@@ -159,7 +159,7 @@ RECORD = {"page": "http://shop.example"}
         (dspy.Image(f"data:image/png;base64,{PNG}"), "[image]"),
         (
             {"shown": [dspy.File(file_data=f"data:a/b;base64,{BYTES}", filename="a.pdf")]},
-            '{"shown": [{"type": "file", "filename": "a.pdf"}]}',
+            '{"shown": ["a.pdf\\n[file]"]}',
         ),
         ({"file": {"name": "a.txt", "size": 3}}, '{"file": {"name": "a.txt", "size": 3}}'),
         ({"text": "order 1", "id": 3}, '{"text": "order 1", "id": 3}'),

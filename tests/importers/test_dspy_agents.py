@@ -149,6 +149,25 @@ def test_observations_that_are_not_text() -> None:
     assert [(step.action, step.observation) for step in trajectory.steps] == [("a({})", "no"), ("b({})", '{"x": [1]}')]
 
 
+@pytest.mark.parametrize(
+    ("observation", "text"),
+    [
+        (
+            [{"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"}, {"type": "text", "text": "A map."}],
+            "[image]\nA map.",
+        ),
+        (dspy.Image("data:image/png;base64,aGVsbG8="), "[image]"),
+        ({"content": [{"type": "text", "text": "A map."}], "isError": False}, "A map."),
+        ([1, "x"], '[1, "x"]'),
+        ([], "[]"),
+    ],
+)
+def test_the_parts_of_an_observation_are_read(observation: Any, text: str) -> None:
+    turns = {"thought_0": "", "tool_name_0": "look", "tool_args_0": {}, "observation_0": observation}
+    for rollout in (turns, [{"action": "look({})", "observation": observation}]):
+        assert to_trajectory(TASK, rollout).steps == (Step(action="look({})", observation=text),)
+
+
 def test_an_agent_that_returns_messages_or_a_trajectory_of_ours() -> None:
     messages = [{"role": "user", "content": "Go"}, {"role": "assistant", "content": "Paris"}]
     trajectory = to_trajectory(TASK, dspy.Prediction(trajectory=messages, answer="Lyon"))

@@ -104,6 +104,7 @@ def test_text_without_a_call_is_an_action_and_the_last_one_the_answer() -> None:
 @pytest.mark.parametrize(
     "thought",
     [
+        {"role": "assistant", "content": "Paris", "thinking": "Hm."},
         {"role": "assistant", "content": "<think>Hm.</think>Paris"},
         {
             "role": "assistant",

@@ -88,6 +88,14 @@ def test_the_reply_beside_the_messages_is_the_last_message(reply: dict[str, Any]
         assert to_trajectory(TASK, reply["response"]).answer == answer
 
 
+def test_a_request_of_gemini_is_read() -> None:
+    said = {"candidates": [{"content": {"role": "model", "parts": [{"text": "Paris"}]}}]}
+    asked, known = {"parts": [{"text": "Where?"}]}, {"role": "model", "parts": [{"text": "Paris"}]}
+    for rollout in ({"contents": "Where?", "response": said}, {"contents": [asked, known]}):
+        trajectory = to_trajectory(TASK, rollout)
+        assert (trajectory.first_observation, trajectory.answer) == ("Where?", "Paris")
+
+
 def test_an_entry_of_dspys_history_is_read() -> None:
     lm = DummyLM([{"answer": "Paris"}])
     with dspy.context(lm=lm):
