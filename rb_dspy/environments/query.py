@@ -6,6 +6,7 @@ does not stop the preparation of a statement (nested WITH clauses). This file is
 
 from __future__ import annotations
 
+import itertools
 import marshal
 import os
 import sqlite3
@@ -16,15 +17,12 @@ from contextlib import closing, suppress
 from typing import Any
 
 SECONDS: float = 2
-"""A query that takes longer is stopped."""
-
 BYTES = 5_000_000
-"""Maximum size of a result."""
+"""Maximum time of a query, and maximum size of its result."""
 
-_LENGTH = 1_000_000
-"""Maximum bytes of one text in a query or a result."""
+_LENGTH, _MEMORY = 1_000_000, 500_000_000
+"""Maximum bytes of one text, and of the process."""
 
-_MEMORY = 500_000_000
 _STOPPED = 3
 """Exit status of a process whose time is up."""
 
@@ -35,15 +33,10 @@ Row = tuple[Any, ...]
 
 
 def run_query(database: str | bytes, query: str, limit: int) -> list[Row]:
-    """Return at most ``limit`` rows of ``query``, which can only read.
-
-    Args:
-        database: The content of an SQLite file, or the URI of one.
-        query: One SELECT statement.
-        limit: Maximum number of rows.
+    """Return at most ``limit`` rows of one SELECT statement; ``database`` is the content of an SQLite file, or its URI.
 
     Raises:
-        ValueError: The query failed, took more than ``SECONDS``, or returned more than ``BYTES``.
+        ValueError: The query failed, took too long, or returned too much.
     """
     command, given = [sys.executable, "-I", "-S", __file__], marshal.dumps((SECONDS, database, query, limit))
     done = subprocess.run(command, input=given, capture_output=True, check=False)
@@ -60,9 +53,7 @@ def run_query(database: str | bytes, query: str, limit: int) -> list[Row]:
 def _main() -> None:
     """Read the arguments of ``run_query`` and write the rows, or the error as a text."""
     seconds, *arguments = marshal.load(sys.stdin.buffer)
-    timer = threading.Timer(seconds, os._exit, [_STOPPED])
-    timer.daemon = True
-    timer.start()
+    threading.Timer(seconds, os._exit, [_STOPPED]).start()
     with suppress(ImportError, ValueError, OSError):  # Windows has no such limits, and other systems not all of them
         import resource
 
@@ -91,13 +82,11 @@ def _rows(database: str | bytes, query: str, limit: int) -> list[Row]:
             raise ValueError("this is not a SELECT statement")
         rows: list[Row] = []
         size = 0
-        for row in cursor:
+        for row in itertools.islice(cursor, limit):
             rows.append(row)
             size += sum(len(value) if isinstance(value, str | bytes) else 8 for value in row)
             if size > BYTES:
                 raise ValueError(f"the result has more than {BYTES:,} bytes; select less")
-            if len(rows) == limit:
-                break
         return rows
 
 

@@ -137,16 +137,9 @@ def read_questions(
                 "reveal": reveal,
                 "queries": queries,
             }
-            tasks.append(
-                Task(
-                    id=f"sql/{row['db_id']}/{number}",
-                    instruction=row["question"],
-                    env="sql",
-                    env_args=arguments,
-                    domain="data",
-                    template=row["db_id"],
-                )
-            )
+            id, name = f"sql/{row['db_id']}/{number}", row["db_id"]
+            task = Task(id=id, instruction=row["question"], env="sql", env_args=arguments, domain="data", template=name)
+            tasks.append(task)
     except OSError as exc:
         raise InputError(f"{file}: cannot be read: {exc.strerror}") from exc
     except (ValueError, TypeError, KeyError, AttributeError):

@@ -81,29 +81,28 @@ def as_fields(rows: Iterable[tuple[str, Mapping[str, Any]]], columns: Columns) -
     """Yield place and fields of each row that has a value; an empty cell means the field's default."""
     for place, row in rows:
         cells = {name: value for name, cell in row.items() if (value := plain(cell)) is not None}
-        fields: dict[str, Any] = {}
+        if not cells:
+            continue
         chosen = columns or {_name(name): name for name in row}
         if not columns and ("instruction" not in chosen or len(chosen) < len(row)):
             problem = "several columns have one name" if "instruction" in chosen else "no column 'instruction'"
             raise InputError(f"{place}: {problem}; columns: {', '.join(map(str, row))}; rename them, or pass columns=")
-        for field, column in chosen.items() if cells else ():
+        fields: dict[str, Any] = {}
+        for field, column in chosen.items():
             if column not in row:
                 raise InputError(f"{place}: no column {column!r} for {field!r}; columns: {', '.join(map(str, row))}")
-            if column not in cells:
-                continue
-            value = cells[column]
             outer, _, argument = field.partition(".")
-            if argument and outer == "env_args":
+            value = cells.get(column)
+            if value is not None and argument and outer == "env_args":
                 fields.setdefault(outer, {})[argument] = value
             elif field == "env_args" and isinstance(value, str):
                 try:
                     fields[field] = json.loads(value)
                 except (ValueError, RecursionError):
                     raise InvalidTask(f"{place}: env_args: not JSON; expected an object as JSON text") from None
-            else:
+            elif value is not None:
                 fields[field] = value
-        if cells:
-            yield place, fields
+        yield place, fields
 
 
 def task_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
