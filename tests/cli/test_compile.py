@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rb_dspy import Backbones, Compiled, load_program
+from rb_dspy.cli.tasks import Source, compile_streams
+from rb_dspy.config import RunConfig
 from rb_dspy.program import ReasoningBank
 from rb_dspy.testing import Prompt, Reply, scripted_lm
 from tests.compile.world import EVIDENCE, locks, pupil, teacher
@@ -112,3 +115,14 @@ def test_a_run_is_tracked_if_it_is_asked_for(desk: Any, tmp_path: Path) -> None:
     assert code == 0, err
     tracked = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'store.db'}").get_run(lines(out)[-1]["mlflow_run"])
     assert tracked.info.status == "FINISHED"
+
+
+@pytest.mark.parametrize(("name", "seed"), [*(("directory", seed) for seed in range(6)), ("sql", 0), ("sql", 20261124)])
+def test_the_parts_of_a_named_stream_share_no_world(name: str, seed: int) -> None:
+    parts = compile_streams(Source(name, RunConfig(seed=seed)), None)
+    worlds = [
+        {(task.env_args.get("seed"), task.env_args.get("service"), task.env_args.get("owner")) for task in part}
+        for part in (parts.compile, parts.dev, parts.held_out)
+    ]
+    assert all(worlds)
+    assert not any(one & other for one, other in combinations(worlds, 2))

@@ -336,3 +336,21 @@ def test_prompts_of_a_file_are_used(cli: Any, served: Served, tmp_path: Path) ->
     save_program(program, "ada.json")
     assert run(cli, "-n", "1", "--program", "ada.json")[-1]["finished"]
     assert "Add as Ada did." in served.prompts[0].text or "Add as Ada did." in served.prompts[0].system
+
+
+def test_a_task_that_broke_is_not_solved_in_a_comparison(cli: Any, served: Served) -> None:
+    run(cli, "--memory", "off")
+    served.refuse = lambda prompt: 400 if "What is 2 and" in prompt.text else None
+    last = run(cli)[-1]
+    assert (last["summary"]["solved"], last["summary"]["scored"], last["summary"]["broke"]) == (1, 3, 1)
+    off, on = (each["run_id"] for each in lines(cli("runs", "list", "--json")[1]))
+    (found,) = lines(cli("runs", "compare", off, on, "--json")[1])
+    assert (found["comparison"]["tasks"], found["comparison"]["errors_after"], found["lost"]) == (3, 1, [IDS[1]])
+    assert "1 of 3 solved, 1 broke" in cli("runs", "compare", off, on)[1]
+
+
+def test_pending_rollouts_are_judged_with_the_prompts_of_their_program(cli: Any, served: Served) -> None:
+    run(cli)
+    assert "--learn" in cli("bank", "pending", "--program", "mine.json")[2]
+    code, _, err = cli("bank", "pending", "--learn", "--program", "mine.json")
+    assert (code, "mine.json" in err) == (2, True), "the prompts are read"

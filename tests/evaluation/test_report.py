@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -14,6 +16,7 @@ from rb_dspy import Task, TaskStream
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation import Report
 from rb_dspy.evaluation.build import ArmSettings, build_report
+from rb_dspy.evaluation.chart import SOLVED, Line, picture, positions
 from rb_dspy.evaluation.records import TaskRecord
 from rb_dspy.schema import RoleUsage
 
@@ -231,3 +234,46 @@ def test_a_report_of_one_task_and_one_order() -> None:
     assert "A verdict needs at least 5 tasks and 3 orders." in report.to_markdown()
     assert "<svg" in report.to_html()
     assert str(report).endswith("exploratory")
+
+
+def test_a_report_says_where_it_is_from_and_counts_by_task() -> None:
+    report = learned().model_copy(update={"date": "2026-11-24", "command": "rb-dspy evaluate mail.jsonl"})
+    for text in (report.to_markdown(), report.to_html()):
+        assert "model openai/gpt-4o-mini; rb-dspy 1; 2026-11-24; rb-dspy evaluate mail.jsonl" in text
+        assert "tokens/task" in text
+        assert "80,000" not in text
+    assert str(report).count("points") == 1
+    broke = learned(error=lambda position: "gone" if position == 3 else "")
+    assert "Broke and count as not solved: 4 tasks of bank." in broke.to_markdown()
+
+
+def test_a_row_says_why_an_interval_above_0_is_unresolved() -> None:
+    streams = stream(8, 3)
+    some = records("none", streams, lambda task, position: task == 0)
+    more = [records(f"more{n}", streams, lambda task, position: task < 7) for n in range(2)]
+    same = [records(f"same{n}", streams, lambda task, position: task < 5) for n in range(3)]
+    arms = {table[0].arm: settings() for table in (*more, *same)}
+    report = build([some, records("bank", streams, lambda task, position: task == 0), *more, *same], streams,
+                   none=settings("none"), bank=settings(), **arms)  # fmt: skip
+    apart = [each for each in report.comparisons.values() if each.verdict == "UNRESOLVED" and each.difference.low > 0]
+    assert apart, "the interval is not adjusted, and the p value is"
+    assert report.to_markdown().count("UNRESOLVED: adjusted p is 0.05 or more") == len(apart)
+
+
+@pytest.mark.parametrize("length", [2, 7, 16, 24, 32, 45, 100, 1_234])
+def test_ticks_are_even(length: int) -> None:
+    ticks = [value for value, _ in positions(length, "").ticks]
+    assert 2 <= len(ticks) <= 8
+    assert len({later - earlier for earlier, later in pairwise(ticks)}) <= 1
+    assert 1 <= ticks[0] <= ticks[-1] <= length
+
+
+def test_the_main_line_is_drawn_strongest_and_last_with_its_intervals() -> None:
+    lines = [Line(name, [(1, 0.2), (2, 0.5)], [(0, 0.4), (0.1, 0.9)]) for name in ("bank", HOSTILE, "none")]
+    for scheme in ("light", "dark", "both"):
+        drawn = picture(lines, positions(2, "tasks"), SOLVED, main="bank", names=99, scheme=scheme)  # type: ignore[arg-type]
+        found = ElementTree.fromstring(drawn)
+        curves = [each for each in found.iter() if each.tag.endswith("polyline")]
+        assert [each.get("class", "").split()[1] == "main" for each in curves] == [False, False, True]
+        assert sum(each.get("class", "").startswith("reach") for each in found.iter()) == 6
+        assert ("prefers-color-scheme" in drawn) == (scheme == "both")
