@@ -100,7 +100,7 @@ def evaluate(
         shared: dict[str, Any] = {"orders": orders, "seed": chosen.run.seed, "baseline": baseline}
         plan = plan_of(sides, stream, program=None, **shared)
         given: dict[str, Any] = {"lessons": lessons, "embedder": chosen.bank.embedder}
-        stated = describe(plan, seed=chosen.run.seed) | describe_sources(plan, **given)
+        stated = describe(plan) | describe_sources(plan, **given)
         place = folder or Path("rb-evaluations") / f"{stream.name}-{stream.digest[:8]}-{stable(stated)[:8]}"
         estimate = evaluation.estimate(sides, stream, **shared, jobs=jobs, folder=place)
         asks = not (yes or on.json_)

@@ -68,7 +68,7 @@ def estimate(
     """
     plan = plan_of(arms, stream, program=program, orders=orders, seed=seed, baseline=baseline)
     records: dict[str, list[TaskRecord]] = {name: [] for name in plan.arms}
-    if folder is not None and check_plan(Path(folder), describe(plan, seed=seed)):
+    if folder is not None and check_plan(Path(folder), describe(plan)):
         for record in read_records(Path(folder)):
             records[record.arm].append(record)
     return estimate_of(plan, records, jobs)

@@ -7,12 +7,12 @@ its class and its state. Code of installed packages counts by name only.
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import sys
 import types
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
 
@@ -24,8 +24,8 @@ from rb_dspy.jsonl import digest
 UNNAMED = "unnamed: "
 """Beginning of the name of something whose state cannot be read."""
 
-_DESCRIPTORS = {staticmethod: ("__func__",), classmethod: ("__func__",), property: ("fget", "fset"),
-                functools.cached_property: ("func",)}  # fmt: skip
+_INNER = ("__func__", "fget", "func")
+"""Where a static method, a property or a cached property has its function."""
 _MODULE_STATE = ("callbacks", "history", "_compiled")
 """Attributes of a ``dspy.Module`` that change when it is used."""
 
@@ -71,8 +71,6 @@ def _content(value: Any, seen: dict[int, Any]) -> Any:
         return [value.co_code.hex(), value.co_names, value.co_varnames, _content(value.co_consts, seen)]
     if isinstance(value, types.ModuleType):
         return value.__name__
-    if isinstance(value, functools.partial):
-        return ["partial", *(_content(each, seen) for each in (value.func, value.args, value.keywords))]
     if isinstance(value, types.MethodType):
         return [_content(value.__func__, seen), _content(value.__self__, seen)]
     if isinstance(value, types.FunctionType):
@@ -96,13 +94,10 @@ def _class(cls: type, seen: dict[int, Any]) -> list[Any]:
     parts: list[Any] = [f"{cls.__module__}.{cls.__qualname__}"]
     for each in filter(_is_own, cls.__mro__):
         for name, value in sorted(vars(each).items()):
-            fields = next((names for kind, names in _DESCRIPTORS.items() if isinstance(value, kind)), ())
-            code = [getattr(value, field) for field in fields] or [value]
-            if isinstance(code[0], types.FunctionType) or not name.startswith(("__", "_abc_")):
-                try:
-                    parts.append([name, *(_content(one, seen) for one in code)])
-                except _Unnamed:
-                    parts.append(name)  # such as a lock: no setting
+            code = next((getattr(value, inner) for inner in _INNER if hasattr(value, inner)), value)
+            if isinstance(code, types.FunctionType) or not name.startswith(("__", "_abc_")):
+                with suppress(_Unnamed):  # such as a lock: no setting
+                    parts.append([name, _content(code, seen)])
     return parts
 
 

@@ -36,6 +36,7 @@ class Plan:
     orders: list[TaskStream]
     cells: list[Cell]
     baseline: str
+    seed: int
 
     @property
     def sizes(self) -> dict[Cell, int]:
@@ -77,7 +78,7 @@ def plan_of(
         if order == 0 or not named[name].repeats
     ]
     ordered = [tasks, *(tasks.permuted(seed + order) for order in range(1, orders))]
-    return Plan(named, ordered, cells, baseline or ("none" if "none" in named else names[0]))
+    return Plan(named, ordered, cells, baseline or ("none" if "none" in named else names[0]), seed)
 
 
 def check_truth(stream: TaskStream, *programs: BankProgram) -> None:
@@ -92,7 +93,7 @@ def check_truth(stream: TaskStream, *programs: BankProgram) -> None:
         raise no_truth(stream)
 
 
-def describe(plan: Plan, *, seed: int) -> dict[str, Any]:
+def describe(plan: Plan) -> dict[str, Any]:
     """The plan as JSON; an evaluation continues in its folder only if this is equal."""
     tasks = plan.orders[0]
     return {
@@ -102,7 +103,7 @@ def describe(plan: Plan, *, seed: int) -> dict[str, Any]:
         "digest": tasks.digest,
         "tasks": len(tasks),
         "orders": len(plan.orders),
-        "seed": seed,
+        "seed": plan.seed,
         "baseline": plan.baseline,
         "names": list(plan.arms),
         "arms": {name: _describe_arm(arm) for name, arm in plan.arms.items()},

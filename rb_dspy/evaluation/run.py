@@ -86,7 +86,8 @@ def evaluate(
         if not isinstance(value, int) or value < 1:
             raise InputError(f"evaluate: {name} is {value!r:.40}; expected an integer of at least 1")
     plan = plan_of(arms, stream, program=program, orders=orders, seed=seed, baseline=baseline)
-    with _open(plan, seed, lessons, embedder, folder, on_progress, stop_after) as cells:
+    of_cells: dict[str, Any] = {"lessons": lessons, "embedder": embedder, "on_progress": on_progress}
+    with _open(plan, folder=folder, stop_after=stop_after, **of_cells) as cells:
         cells.run(jobs)
         settings = {name: settings_of(arm) for name, arm in plan.arms.items()}
         about: dict[str, Any] = {"seed": seed, "baseline": plan.baseline, "date": cells.journal.date}
@@ -97,48 +98,37 @@ def evaluate(
 
 
 def measure(
-    arms: Mapping[str, ArmLike] | Sequence[ArmLike],
-    stream: Tasks,
-    *,
-    folder: str | Path,
-    program: BankProgram | None = None,
-    orders: int = 8,
-    jobs: int = 1,
-    seed: int = 0,
-    baseline: str | None = None,
-    lessons: Lessons | None = None,
-    embedder: Embedder | str | None = None,
-    on_progress: Callable[[Progress], object] | None = None,
+    arms: Mapping[str, ArmLike] | Sequence[ArmLike], stream: Tasks, *, folder: str | Path, jobs: int = 1, **options: Any
 ) -> Estimate:
     """Do the first two tasks of each arm, and estimate the others from them; ``evaluate`` continues in ``folder``.
 
-    Arguments and errors are those of ``evaluate``.
+    ``options`` and errors are those of ``evaluate``.
     """
-    plan = plan_of(arms, stream, program=program, orders=orders, seed=seed, baseline=baseline)
-    with _open(plan, seed, lessons, embedder, folder, on_progress, PILOT + 1) as cells:
+    usual = {"program": None, "orders": 8, "seed": 0, "baseline": None}
+    plan = plan_of(arms, stream, **{name: options.pop(name, value) for name, value in usual.items()})
+    with _open(plan, folder=folder, stop_after=PILOT + 1, **options) as cells:
         cells.run(jobs, PILOT)
-        records = {name: list(cells.journal.of((name, 0)).values()) for name in plan.arms}
-        return estimate_of(plan, records, jobs)
+        return estimate_of(plan, {name: list(cells.journal.of((name, 0)).values()) for name in plan.arms}, jobs)
 
 
 @contextmanager
 def _open(
     plan: Plan,
-    seed: int,
-    lessons: Lessons | None,
-    embedder: Embedder | str | None,
+    *,
     folder: str | Path | None,
-    on_progress: Callable[[Progress], object] | None,
     stop_after: int,
+    lessons: Lessons | None = None,
+    embedder: Embedder | str | None = None,
+    on_progress: Callable[[Progress], object] | None = None,
 ) -> Iterator[_Cells]:
-    stated = describe(plan, seed=seed) | describe_sources(plan, lessons=lessons, embedder=embedder)
+    stated = describe(plan) | describe_sources(plan, lessons=lessons, embedder=embedder)
     with ExitStack() as stack:
         oracle = None
         if any(arm.memory == "oracle" for arm in plan.arms.values()):
             oracle = stack.enter_context(oracle_bank(lessons, plan.orders[0], embedder))
         journal = stack.enter_context(Journal(folder, stated, plan.sizes))
         counter = Counter(plan.total, journal, on_progress)
-        yield _Cells(plan, journal, counter, oracle, embedder, seed, f"evaluation-{digest(stated)}", stop_after)
+        yield _Cells(plan, journal, counter, oracle, embedder, f"evaluation-{digest(stated)}", stop_after)
 
 
 def screen(program: BankProgram, stream: Tasks, *, tasks: int = 20, **options: Any) -> Report:
@@ -161,7 +151,6 @@ class _Cells:
     counter: Counter
     oracle: MemoryBank | None
     embedder: Embedder | str | None
-    seed: int
     run_id: str
     stop_after: int
 
@@ -196,7 +185,7 @@ class _Cells:
         if len(done) >= len(stream):
             return
         number = list(self.plan.arms).index(name)
-        program, environments = prepare(arm, order, seed=self.seed, draw=order * len(self.plan.arms) + number)
+        program, environments = prepare(arm, order, seed=self.plan.seed, draw=order * len(self.plan.arms) + number)
         with ExitStack() as stack:
             if arm.memory == "oracle" and self.oracle is not None:
                 bank = self.oracle
