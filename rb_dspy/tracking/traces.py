@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
@@ -94,28 +94,26 @@ class TaskTraces:
                 self._run.write(lambda run_id, feedback=feedback: mlflow.log_feedback(**feedback))
 
 
+def _without_keys(end: Callable[..., None]) -> Callable[..., None]:
+    """A hook of MLflow that gets, instead of an exception, one of the same name and place without keys and causes."""
+
+    def call(self: Any, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
+        if exception is not None:
+            kind = type(type(exception).__name__, (Exception,), {})
+            exception = kind(summary_line(exception)).with_traceback(exception.__traceback__)
+        end(self, call_id, outputs, exception)
+
+    return call
+
+
 class _Callback(MlflowCallback):
-    """MLflow's own, which stores every exception's message and stack; here without keys and without causes."""
+    """MLflow's own, which stores the message and the stack of every exception; here without keys."""
 
-    def on_module_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
-        super().on_module_end(call_id, outputs, _without_keys(exception))
-
-    def on_lm_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
-        super().on_lm_end(call_id, outputs, _without_keys(exception))
-
-    def on_adapter_format_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
-        super().on_adapter_format_end(call_id, outputs, _without_keys(exception))
-
-    def on_adapter_parse_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
-        super().on_adapter_parse_end(call_id, outputs, _without_keys(exception))
-
-    def on_tool_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
-        super().on_tool_end(call_id, outputs, _without_keys(exception))
-
-
-def _without_keys(exc: Exception | None) -> Exception | None:
-    """An exception of the same name and place."""
-    return exc and type(type(exc).__name__, (Exception,), {})(summary_line(exc)).with_traceback(exc.__traceback__)
+    on_module_end = _without_keys(MlflowCallback.on_module_end)
+    on_lm_end = _without_keys(MlflowCallback.on_lm_end)
+    on_adapter_format_end = _without_keys(MlflowCallback.on_adapter_format_end)
+    on_adapter_parse_end = _without_keys(MlflowCallback.on_adapter_parse_end)
+    on_tool_end = _without_keys(MlflowCallback.on_tool_end)
 
 
 class _Autologging:
