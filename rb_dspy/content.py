@@ -130,7 +130,14 @@ def observation_text(value: Any) -> str:
         content = plain(value)
     except InvalidTrajectory:
         return f"[{type(value).__name__}, nested too deeply]"
-    return as_text(content) if isinstance(content, str | dict) else as_json(content)
+    return observed(content) if isinstance(content, str | dict | list) else as_json(content)
+
+
+def observed(content: Any) -> str:
+    """The text of a step's observation: a text, the text of parts, or any other JSON."""
+    parts = content if isinstance(content, list) else []
+    is_text = all(isinstance(part, dict) and (kind(part) in _TEXTS or _MEDIUM.fullmatch(kind(part))) for part in parts)
+    return as_text(content) if is_text and content != [] else as_json(content)
 
 
 def part_text(part: dict[str, Any]) -> str | None:
@@ -157,12 +164,6 @@ def part_text(part: dict[str, Any]) -> str | None:
 def verbatim(value: Any) -> str:
     """A text as it is, anything else as JSON, and None as an empty text."""
     return value or "" if value is None or isinstance(value, str) else as_json(value)
-
-
-def observed(value: Any) -> str:
-    """The text of a step's observation: that of its parts, or any JSON."""
-    is_list = isinstance(value, list) and not (value and all(isinstance(part, dict) for part in value))
-    return verbatim(value) if is_list else as_text(value)
 
 
 def join(texts: Iterable[str]) -> str:
