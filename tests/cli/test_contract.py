@@ -102,6 +102,7 @@ def test_an_error_is_one_line_and_its_exit_code(
         (["run", "chess"], 2, "unknown stream 'chess'"),
         (["run", "bad.jsonl"], 2, "bad.jsonl:1"),
         (["run", "foreign.jsonl"], 2, "unknown environment 'chess'"),
+        (["run", "outside.jsonl"], 2, "--files"),
         (["run", "tasks.jsonl", "--set", "run.split=dev"], 2, "run.split"),
         (["run", "tasks.jsonl", "--matts", "sideways"], 2, "sideways"),
         (["run", "tasks.jsonl", "--k", "3"], 2, "--k 3"),
@@ -135,6 +136,8 @@ def test_bad_input_is_one_line_and_changes_nothing(
 ) -> None:
     Path("bad.jsonl").write_text("{oops\n")
     Path("foreign.jsonl").write_text('{"instruction": "Mate in two.", "env": "chess"}\n')
+    database = {"database": "../private.db", "query": "SELECT 1"}
+    Path("outside.jsonl").write_text(json.dumps({"instruction": "?", "env": "sql", "env_args": database}))
     before = sorted(Path().rglob("*"))
     status, out, err = cli(*args)
     assert (status, err.count("\n")) == (code, 1), err
