@@ -88,13 +88,13 @@ def chart(lines: Sequence[Line], x: Axis, y: Axis, *, main: str, names: int = 0)
         main: Name of the main line.
         names: Room for names at the ends of the lines, in pixels; 0: none.
     """
-    width, height, left, top, bottom = 720, 300, 64, 26, 48
+    width, height, left, top, bottom = 720, 300, 64, 28, 48
     right = width - (names or 16)
 
     def at(point: tuple[float, float]) -> tuple[float, float]:
         return left + (right - left) * x.part(point[0]), top + (height - top - bottom) * (1 - y.part(point[1]))
 
-    parts = [_text(y.title, 8, 14), _text(x.title, (left + right) / 2, height - 6, "middle")]
+    parts = [_text(y.title, 8, 12), _text(x.title, (left + right) / 2, height - 6, "middle")]
     for value, label in y.ticks:
         _, level = at((x.low, value))
         parts.append(f'<line class="grid" x1="{left}" y1="{level:.1f}" x2="{right}" y2="{level:.1f}"/>')

@@ -51,7 +51,7 @@ def origin(report: Report) -> str:
         roles = ", ".join(f"{role} {model}" for role, model in arm.models.items())
         models.setdefault(each[0] if len(each) == 1 else roles or "unknown", []).append(name)
     used = "; ".join(model if len(models) == 1 else f"{', '.join(arms)}: {model}" for model, arms in models.items())
-    made = [f"model {used}", ", ".join(f"{name} {version}" for name, version in report.versions.items()), report.date]
+    made = [f"Model {used}", ", ".join(f"{name} {version}" for name, version in report.versions.items()), report.date]
     return "; ".join(filter(None, [*made, report.command])) + "."
 
 

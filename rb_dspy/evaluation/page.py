@@ -39,7 +39,7 @@ _STYLE = """
 .rb .keys svg { display: inline-block; width: 1.9rem; vertical-align: middle; margin-right: .4rem }
 """
 _MEDIA = """
-@media (max-width: 600px) { .rb > svg text { font-size: 20px } }
+@media (max-width: 600px) { .rb > svg text { font-size: 17px } }
 @media (prefers-color-scheme: dark) { .rb { --ink: #e6e9ef; --soft: #1f242d; --page: #15181e; --good: #4ecb9a;
  --bad: #fb8a8a; --open: #f4b04f } }"""
 

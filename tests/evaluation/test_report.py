@@ -239,7 +239,7 @@ def test_a_report_of_one_task_and_one_order() -> None:
 def test_a_report_says_where_it_is_from_and_counts_by_task() -> None:
     report = learned().model_copy(update={"date": "2026-11-24", "command": "rb-dspy evaluate mail.jsonl"})
     for text in (report.to_markdown(), report.to_html()):
-        assert "model openai/gpt-4o-mini; rb-dspy 1; 2026-11-24; rb-dspy evaluate mail.jsonl" in text
+        assert "Model openai/gpt-4o-mini; rb-dspy 1; 2026-11-24; rb-dspy evaluate mail.jsonl" in text
         assert "tokens/task" in text
         assert "80,000" not in text
     assert str(report).count("points") == 1
