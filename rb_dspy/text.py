@@ -130,10 +130,10 @@ def _fitting(text: str, max_tokens: int) -> int:
 def without_thoughts(text: str, fields: Collection[str] = ()) -> tuple[str, str]:
     """Split an answer into the answer itself and the thought that a reasoning model wrote into it.
 
-    A thought starts at the start or the end of a line, with a tag such as ``<think>``, and ends at the closing tag;
-    without a start, everything before the closing tag is the thought. A thought that does not end is all the rest of
-    the text, because the model was cut off before its answer. Tags inside a sentence, a code block or a JSON value are
-    text. A text without a thought is returned as it is.
+    A thought starts at the start of a line with a tag such as ``<think>`` and ends at the closing tag; without a start,
+    everything before the closing tag is the thought. A thought that does not end is all the rest of the text, because
+    the model was cut off before its answer. Tags inside a sentence, a code block or a JSON value are text. A text
+    without a thought is returned as it is.
 
     Args:
         text: Any text.
@@ -156,7 +156,7 @@ def without_thoughts(text: str, fields: Collection[str] = ()) -> tuple[str, str]
             fenced ^= mark["first"] is not None
         elif fenced or mark.start() < value_end:
             continue
-        elif mark["start"] and (mark.start() <= said or _starts_line(text, mark)):
+        elif mark["start"] and (mark.start() <= said or mark["first"] is not None):
             rest.append(text[done : mark.start()])
             start = mark
         elif mark["start"]:
@@ -185,12 +185,6 @@ def _kind(mark: re.Match[str]) -> str:
 
 def _ends_line(text: str, mark: re.Match[str]) -> bool:
     return _LINE_END.match(text, mark.end()) is not None
-
-
-def _starts_line(text: str, mark: re.Match[str]) -> bool:
-    """Whether an opening tag starts a line, or ends one after a whole sentence."""
-    before = text[max(0, mark.start() - 2) : mark.start()].rstrip()
-    return mark["first"] is not None or (before.endswith(tuple(".!?…。！？")) and _ends_line(text, mark))
 
 
 def _in_sentence(text: str, mark: re.Match[str]) -> bool:

