@@ -34,10 +34,13 @@ _WRAPPERS = {
 }
 """The field that holds a part of Bedrock, Gemini or the AI SDK -> the part's type."""
 
-_WORDS = ("text", "refusal", "thinking", "reasoning", "reasoningText", "reasoning_content", "summary", "content")
+_WORDS = (
+    *("text", "refusal", "thinking", "reasoning", "reasoningText", "reasoning_content", "summary", "content"),
+    "transcript",
+)
 _TITLES = ("title", "filename", "name", "context", "label", "uri")
 _MEDIA_TYPES = ("mimeType", "mime_type", "mediaType", "media_type", "contentType")
-_BINARY = frozenset({"data", "base64", "blob", "bytes", "file_data", "file_id", "fileId", "source", "transcript"})
+_BINARY = frozenset({"data", "base64", "blob", "bytes", "file_data", "file_id", "fileId", "source"})
 _KNOWN = _BINARY.union(
     *(_WORDS, _TITLES, _MEDIA_TYPES, ("type", "id", "index", "url", "extras", "_meta", "detail", "format", "state")),
     *(("annotations", "citations", "logprobs", "cache_control", "source_type", "qualifiers"),),
@@ -147,7 +150,7 @@ def part_text(part: dict[str, Any]) -> str | None:
     inner = {key: value for each in part.values() if isinstance(each, dict) for key, value in each.items()}
     is_medium = _MEDIUM.fullmatch(kind(part))
     fields = {**inner, **part} if is_medium else part
-    words = [as_text(fields[key]) for key in (*_WORDS, "transcript") if fields.get(key) is not None]
+    words = [as_text(fields[key]) for key in _WORDS if fields.get(key) is not None]
     if kind(part) in _TEXTS:
         return join(words) if words or all(map(_is_known, part)) else None
     if not is_medium:
