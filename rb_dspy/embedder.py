@@ -139,26 +139,26 @@ class SentenceTransformerEmbedder:
         """Warn of the first text that is cut, and of the first in another script."""
         limit = int(engine.max_seq_length or 0)
         for text in texts:
-            if len(text) > limit > 0 and "length" not in self._warned:
+            if len(text) > limit > 0 and "" not in self._warned:
                 tokens = len(engine.tokenizer.encode(text, verbose=False))
                 if tokens > limit:
-                    self._warned.add("length")
-                    _log.warning(
-                        "a text of %s tokens is compared by its first %s only, because %s reads no more: set Task.key"
-                        " to the part that differs between tasks, and shorten long lessons",
-                        f"{tokens:,}",
-                        limit,
-                        self,
+                    self._warn(
+                        "",
+                        f"a text of {tokens:,} tokens is compared by its first {limit} only, because {self} reads no"
+                        " more: set Task.key to the part that differs between tasks, and shorten long lessons",
                     )
             script = _script(text) if self._script and not text.isascii() else ""
             if script not in ("", self._script, *self._warned):
-                self._warned.add(script)
-                _log.warning(
-                    "%s does not know the language of a text in %s script, so unrelated lessons may be shown: open a"
-                    " bank with an embedder for that language (embedder='OWNER/MODEL') or set RetrieveConfig.min_score",
-                    self,
+                self._warn(
                     script,
+                    f"{self} does not know the language of a text in {script} script, so unrelated lessons may be"
+                    " shown: open a bank with an embedder for that language (embedder='OWNER/MODEL') or set"
+                    " RetrieveConfig.min_score",
                 )
+
+    def _warn(self, cause: str, message: str) -> None:
+        self._warned.add(cause)
+        _log.warning("%s", message)
 
     def _files(self) -> Path:
         if self._folder is None:

@@ -12,7 +12,6 @@ import math
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -51,14 +50,6 @@ class Shortlist(NamedTuple):
     rows: int
 
 
-@dataclass(frozen=True)
-class _Cells:
-    """Centers of the cells, and the cell of each of the first rows."""
-
-    centroids: Vectors
-    cell_of: NDArray[np.int64]
-
-
 class Ivf:
     """Finds candidates among the first rows of an index. Readers take no lock; one thread at a time builds.
 
@@ -75,7 +66,6 @@ class Ivf:
         """
         self._rows = weakref.WeakMethod(rows)
         self._exact_rows = exact_rows
-        self._cells: _Cells | None = None
         self._index: Any = None
         self._may_build = threading.Lock()
 
@@ -120,11 +110,16 @@ class Ivf:
         self._may_build.release()
 
     def _build_cells(self, total: int) -> None:
-        number, cells = math.isqrt(total), self._cells
-        if cells is None or 2 * number > 3 * len(cells.centroids):
-            cells = _Cells(self._centroids(total, number), np.empty(0, np.int64))
-        cells = self._assigned(cells, total)
-        self._index, self._cells = self._filled(cells), cells
+        import faiss
+
+        number, index = math.isqrt(total), self._index
+        if index is None or 2 * number > 3 * index.nlist:
+            index = self._without_rows(self._centroids(total, number))
+        else:
+            index = faiss.clone_index(index)  # readers use the old one meanwhile
+        for start in range(index.ntotal, total, _STEP):
+            index.add(self._current()[start : min(start + _STEP, total)])
+        self._index = index
 
     def _centroids(self, total: int, number: int) -> Vectors:
         """k-means on a sample, one round at a time."""
@@ -141,34 +136,16 @@ class Ivf:
         assert centroids is not None
         return centroids
 
-    def _assigned(self, cells: _Cells, total: int) -> _Cells:
-        """Assign each of the first ``total`` rows to a cell; the cells stay the same."""
+    def _without_rows(self, centroids: Vectors) -> Any:
+        """A FAISS index with these cells."""
         import faiss
 
-        centers = faiss.IndexFlatIP(cells.centroids.shape[1])
-        centers.add(cells.centroids)
-        new = [cells.cell_of]
-        for start in range(len(cells.cell_of), total, _STEP):
-            new.append(centers.assign(self._current()[start : min(start + _STEP, total)], 1)[:, 0])
-        return _Cells(cells.centroids, np.concatenate(new))
-
-    def _filled(self, cells: _Cells) -> Any:
-        """A FAISS index of the rows in the cells."""
-        import faiss
-
-        number, dimension = cells.centroids.shape
+        number, dimension = centroids.shape
         index: Any = faiss.index_factory(dimension, f"IVF{number},SQfp16", faiss.METRIC_INNER_PRODUCT)
-        index.quantizer.add(cells.centroids)
+        index.quantizer.add(centroids)
         index.by_residual = False
-        index.train(cells.centroids)
+        index.train(centroids)
         index.nprobe = _PROBES
-        for cell, size in enumerate(np.bincount(cells.cell_of, minlength=number).tolist()):
-            index.invlists.resize(cell, size)  # allocates the memory once instead of growing
-            index.invlists.resize(cell, 0)
-        for start in range(0, len(cells.cell_of), _STEP):
-            cell_of = cells.cell_of[start : start + _STEP]
-            rows = self._current()[start : start + len(cell_of)]
-            index.add_core(len(rows), faiss.swig_ptr(rows), None, faiss.swig_ptr(cell_of))
         return index
 
     def _current(self) -> Vectors:
