@@ -35,7 +35,7 @@ _ESCAPED = re.compile(r"([<[])(?:\u200b|\\u200b)")
 _TOKEN = re.compile(
     r"(?P<class>\[\^?-?(?:[a-z]-[a-z]|[A-Z]-[A-Z]|[0-9]-[0-9]|\\[dws]|\\[^\w\s^]|[^][\\^\s-]|[ ])*-?\])"
     r"|(?P<repeat>(?:[*+?]|\{\d+(?:,\d*)?\})\??)|(?P<group>\((?:\?:)?|\)|\|)|(?P<any>\.)"
-    r"|(?P<set>\\[dws])|(?P<char>\\[nt]|\\[^\w\s]|[^][\\(){}*+?.^$|])",
+    r"|(?P<set>\\[dwsDWS])|(?P<char>\\[nt]|\\[^\w\s]|[^][\\(){}*+?.^$|])",
 )
 _CLASS_PART = re.compile(r".-.|\\.|.", re.DOTALL)
 _SETS = {r"\d": "0-9", r"\w": "A-Za-z0-9_", r"\s": " "}
@@ -120,9 +120,10 @@ def _bounded(schema: Any) -> Any:
 def json_pattern(pattern: str) -> str:
     """Translate ``pattern`` for llama.cpp: anchored, of bounded length, and matching the JSON form of a string.
 
-    A pattern may have literals, ``.``, ``\\d``, ``\\w``, ``\\s``, classes of characters and of ranges such as ``a-z``,
-    groups without names, ``|`` and repetition. ``*``, ``+`` and ``{2,}`` end at ``MAX_CHARS``. ``InputError`` is raised
-    for everything else, because what cannot be translated exactly would allow other actions.
+    A pattern may have literals, ``.``, ``\\d``, ``\\w``, ``\\s`` and their opposites, classes of characters and of ranges
+    such as ``a-z``, groups without names, ``|`` and repetition. ``*``, ``+`` and ``{2,}`` end at ``MAX_CHARS``.
+
+    Raises ``InputError`` for everything else: what cannot be translated exactly would allow other actions.
     """
     try:
         re.compile(pattern)
@@ -154,7 +155,7 @@ def _translated(token: re.Match[str]) -> str:
     if token["any"]:
         return _class("[^]")
     if token["set"]:
-        return f"[{_SETS[text]}]"
+        return f"[{_SETS[text]}]" if text in _SETS else _class(f"[^{text.lower()}]")
     if token["char"]:
         return _literal({r"\n": "\n", r"\t": "\t"}.get(text, text[-1]))
     if token["repeat"]:  # a lazy repetition accepts the same texts
