@@ -120,8 +120,8 @@ def _bounded(schema: Any) -> Any:
 def json_pattern(pattern: str) -> str:
     """Translate ``pattern`` for llama.cpp: anchored, of bounded length, and matching the JSON form of a string.
 
-    A pattern may have literals, ``.``, ``\\d``, ``\\w``, ``\\s`` and their opposites, classes of characters and of ranges
-    such as ``a-z``, groups without names, ``|`` and repetition. ``*``, ``+`` and ``{2,}`` end at ``MAX_CHARS``.
+    A pattern may have literals, ``.``, ``\\d``, ``\\w``, ``\\s`` and their opposites, classes of characters and
+    ranges such as ``a-z``, groups without names, ``|`` and repetition. ``*``, ``+`` and ``{2,}`` end at ``MAX_CHARS``.
 
     Raises ``InputError`` for everything else: what cannot be translated exactly would allow other actions.
     """
