@@ -68,23 +68,18 @@ class AnswerReader:
 
     def _json_adapter(self) -> Any:
         options = {name: getattr(self, name) for name in ("use_native_function_calling", "parallel_tool_calls")}
-        return reading(dspy.JSONAdapter(**options), self.limit)
+        return reading(dspy.JSONAdapter(**options), self.limit // _CHARS_PER_TOKEN)
 
 
-def reading(adapter: Any, limit: int = _SHORTEST_LIMIT) -> Any:
-    """Return a copy of ``adapter`` (None: dspy's default) that reads answers as ``AnswerReader`` does."""
+def reading(adapter: Any, max_tokens: int = 0) -> Any:
+    """Return a copy of ``adapter`` (None: dspy's default) that reads answers of ``max_tokens`` as ``AnswerReader``."""
     reader = copy.copy(adapter or dspy.ChatAdapter())
     kind: Any = type(reader)
     reader.__class__ = _reader(kind)
-    reader.limit = limit
+    reader.limit = max(_SHORTEST_LIMIT, _CHARS_PER_TOKEN * max_tokens)
     if getattr(reader, "use_json_adapter_fallback", False) and not isinstance(reader, dspy.JSONAdapter):
         reader.falls_back, reader.use_json_adapter_fallback = True, False
     return reader
-
-
-def answer_limit(max_tokens: int) -> int:
-    """The longest answer of ``max_tokens`` that is read, in characters."""
-    return max(_SHORTEST_LIMIT, _CHARS_PER_TOKEN * max_tokens)
 
 
 @functools.cache

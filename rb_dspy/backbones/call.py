@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import dspy
 
-from rb_dspy.backbones.answers import answer_limit, reading
+from rb_dspy.backbones.answers import reading
 from rb_dspy.backbones.errors import translate
 from rb_dspy.backbones.roles import adapter_for, lm_for
 from rb_dspy.backbones.usage import report
@@ -47,10 +48,10 @@ def call(
     tracker = None
     try:
         own = {**lm.kwargs, **getattr(predict, "config", {})}
-        limit = answer_limit(own.get("max_tokens") or own.get("max_completion_tokens") or max_tokens)
-        with dspy.context(lm=lm, adapter=reading(adapter_for(lm), limit)), dspy.track_usage() as tracker:
+        length = own.get("max_tokens") or own.get("max_completion_tokens") or max_tokens
+        with dspy.context(lm=lm, adapter=reading(adapter_for(lm), length)), dspy.track_usage() as tracker:
             if _takes_config(predict):
-                inputs["config"] = _config(lm, predict, temperature, max_tokens, rollout)
+                inputs["config"] = _config(lm, own, temperature, max_tokens, rollout)
             prediction: dspy.Prediction = predict(**inputs)
     except Exception as exc:
         if tracker is not None and not tracker.usage_data:
@@ -77,9 +78,8 @@ def value(prediction: dspy.Prediction, name: str, role: str) -> Any:
     return result
 
 
-def _config(lm: Any, predict: Any, temperature: float, max_tokens: int, rollout: int) -> dict[str, Any]:
+def _config(lm: Any, own: Mapping[str, Any], temperature: float, max_tokens: int, rollout: int) -> dict[str, Any]:
     config: dict[str, Any] = {}
-    own = {**lm.kwargs, **getattr(predict, "config", {})}
     if own.get("temperature") is None and not getattr(lm, "omit_temperature", False):
         config["temperature"] = temperature
     if own.get("max_tokens") is None and own.get("max_completion_tokens") is None:
