@@ -25,7 +25,6 @@ from rb_dspy.protocols import EnvironmentFactory, Judge as JudgeProtocol, Rerank
 from rb_dspy.schema import Experience, Polarity, Task, Trajectory, Verdict
 from rb_dspy.steps import Act, Distill, Distilled, Judge, Memory, Retrieve, Selection, judge_rollout
 from rb_dspy.steps.memory import render
-from rb_dspy.text import summary_line
 
 MAX_TRIES = 3
 """After this many unparseable answers of the judge or the distiller, a rollout is appended without lessons."""
@@ -253,8 +252,8 @@ def append_lessons(
     except UnparseableOutput as exc:
         if bank.record_failure(task, str(exc), run_id=run_id, trajectories=trajectories) < MAX_TRIES:
             raise
-        reason = summary_line(exc)  # without keys: it quotes the answer
-        note, unknown = f"not distilled: {reason}", Verdict(label="unknown", reasons=reason)
+        note = f"not distilled: {exc}"
+        unknown = Verdict(label="unknown", reasons=str(exc))
         lessons = Lessons([unknown] * len(trajectories), Distilled(note=note), Selection(0, note=note))
     experience = bank.append(
         task,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from typing import Any
@@ -89,3 +90,27 @@ def test_an_answer_of_brackets_ends_neither_a_stream_nor_its_continuation() -> N
     assert (bank.learned("r"), bank.pending()) == ({"task 1", "task 2", "task 3"}, [])
     with pytest.raises(UnparseableOutput):
         MaTTS(program, k=2)(task=tasks[1], bank=bank)
+
+
+def test_a_key_in_an_unreadable_answer_is_not_stored() -> None:
+    key = "sk-LEAKED0123456789abcdefLEAKED"
+
+    class Odd(dspy.Module):
+        def forward(self, **inputs: Any) -> dspy.Prediction:
+            return dspy.Prediction(memory_items=f"the key is {key}")
+
+    def script(prompt: Prompt) -> Reply:
+        return {"reasons": "r", "label": "success"} if "label" in prompt.wants else {"thought": "t", "action": "42"}
+
+    program = ReasoningBank(backbones=Backbones(agent=scripted_lm(script)))
+    program.distill.success = Odd()
+    bank = MemoryBank.open(":memory:", scope="s", embedder=HashEmbedder())
+    with pytest.raises(UnparseableOutput, match="memory_items"):
+        program(task="t", bank=bank)
+    while bank.pending():
+        assert all(key not in each.error for each in bank.pending())
+        with contextlib.suppress(UnparseableOutput):
+            program.resume(bank.pending()[0])
+    (stored,) = bank.experiences()
+    assert [each.label for each in stored.verdicts] == ["unknown"]
+    assert key not in stored.model_dump_json()
