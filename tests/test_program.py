@@ -319,6 +319,14 @@ def test_lessons_far_below_the_best_one_are_not_shown(bank: MemoryBank) -> None:
     ]
 
 
+def test_the_best_lesson_is_shown_even_if_its_score_is_negative(bank: MemoryBank) -> None:
+    bank.add("Opposite", "-")
+    vector = bank.embedder.embed(["Opposite\n-"])[0]
+    opposite = next(text for text in map(str, range(1000)) if bank.embedder.embed([text])[0] @ vector < -0.05)
+    config = ProgramConfig(retrieve=RetrieveConfig(min_score=-1.0))
+    assert len(program(config=config).recall(opposite, bank).items) == 1
+
+
 def test_lessons_are_shown_while_they_fit_the_budget(bank: MemoryBank) -> None:
     for number in range(4):
         bank.add(f"Lock number {number}", "Turn the key twice. " * 10)

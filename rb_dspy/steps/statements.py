@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 
 from rb_dspy.schema import MemoryDraft, Task, Trajectory
 
 _SHARE = 0.8
-"""A note repeats a statement if it has this share of the statement's words."""
+"""A note repeats a statement if it has this share of the statement's words, in their order."""
 _FEWEST = 4
 """Words of a statement that can be understood alone; fewer are a bare value, such as ``Q-REFUND``."""
 _LONGEST = 600
@@ -31,6 +32,8 @@ _COMMON = """
     its know my name note of ok on only or our question result right task that the this to true was were what where
     which who whose will with yes you your
 """
+_POINTING = frozenset(["here", "its", "it", "these", "this", "those", "you", "your"])
+"""A statement with one of these may be about anything."""
 _DENIALS = frozenset(_DENYING.split())
 _GENERIC = _DENIALS | frozenset(_COMMON.split())
 """Words that name no subject."""
@@ -43,8 +46,9 @@ class Statement:
     text: str
     action: frozenset[str]
     """The words of the action that it answers; empty if that was right, and for what a person said."""
-    whole: bool
-    """Whether it answers the whole task: feedback, or the observation after the only step."""
+    is_value: bool
+    """Whether it may answer the whole task: feedback, or the observation after the only step; a text with a name or a
+    number, or a few words after a label."""
 
     @property
     def words(self) -> frozenset[str]:
@@ -53,7 +57,7 @@ class Statement:
     @property
     def names(self) -> frozenset[str]:
         """The words with a capital letter or a digit. A note with another name or number states another fact."""
-        return frozenset(each.casefold() for each in _WORD.findall(self.text) if _is_name(each)) - _GENERIC
+        return _names(self.text)
 
 
 def statements(trajectories: Sequence[Trajectory], *, right: bool = False) -> list[Statement]:
@@ -63,12 +67,14 @@ def statements(trajectories: Sequence[Trajectory], *, right: bool = False) -> li
     """
     found: dict[str, Statement] = {}
     for each in trajectories:
-        whole = len(each.steps) <= 1
-        said = [(step.observation, "" if right else step.action, whole) for step in each.steps]
+        alone = len(each.steps) <= 1
+        said = [(step.observation, "" if right else step.action, alone) for step in each.steps]
         said += [(each.feedback, "", True), *([] if said else [(each.first_observation, "", True)])]
-        for text, action, alone in said:
-            for sentence in _sentences(text):
-                found.setdefault(sentence, Statement(sentence, _words(action), alone))
+        for text, action, is_whole in said:
+            for sentence, labelled in _sentences(text):
+                words = _words(sentence)
+                is_value = is_whole and (bool(_names(sentence)) or (labelled and len(words) < _FEWEST))
+                found.setdefault(sentence, Statement(sentence, _words(action), is_value))
     return list(found.values())
 
 
@@ -84,10 +90,13 @@ def in_own_words(draft: MemoryDraft, task: Task, said: Sequence[Statement], answ
         said: From ``statements``.
         answer: The agent's own answer to the whole task, if it was right.
     """
-    note, subject = _words(f"{draft.title} {draft.content}"), _words(task.instruction) - _GENERIC
-    repeated = _repeated(note, said)
-    values = [Statement(answer, frozenset(), True)] if answer else []
-    values += [each for each in said if each.whole and not each.words & subject]
+    text = f"{draft.title} {draft.content}"
+    note, subject = _words(text), _words(task.instruction) - _GENERIC
+    repeated = _repeated(text, said)
+    named = frozenset().union(*(each.words for each in said if each.words & subject))
+    values = [each for each in said if each.is_value]
+    values += [Statement(answer, frozenset(), True)] if answer and _names(answer) else []
+    values = [each for each in values if not (each.names or each.words) <= named]
     content = "; ".join(each.text.rstrip(".;") for each in repeated) + "." if len(repeated) > 1 else ""
     content = content or "".join(each.text for each in repeated) or draft.content
     numbers = frozenset(word for word in _words(draft.content) if _has_digit(word))
@@ -95,9 +104,9 @@ def in_own_words(draft: MemoryDraft, task: Task, said: Sequence[Statement], answ
     if not numbers <= stated:  # the note says something else, too
         content, repeated = draft.content, []
     if repeated:
-        nameless = not any(each.words & subject for each in repeated)
+        nameless = not any(each.words & subject and not each.words & _POINTING for each in repeated)
     else:
-        nameless = any(_is_value(each) and (each.names or each.words) <= note for each in values)
+        nameless = any((each.names or each.words) <= note for each in values)
     if nameless:
         content = f"{content} (task: {' '.join(task.instruction.split())[:_TASK]})"
     return draft if content == draft.content else draft.model_copy(update={"content": content})
@@ -107,42 +116,44 @@ def _has_digit(word: str) -> bool:
     return any(map(str.isdigit, word))
 
 
-def _is_name(word: str) -> bool:
-    return word != word.lower() or _has_digit(word)
-
-
-def _is_value(statement: Statement) -> bool:
-    return bool(statement.names) or 0 < len(statement.words - _GENERIC) < _FEWEST
-
-
-def _repeated(note: frozenset[str], said: Sequence[Statement]) -> list[Statement]:
-    """Return the statements that ``note`` repeats, in order; of similar ones only the nearest."""
+def _repeated(text: str, said: Sequence[Statement]) -> list[Statement]:
+    """Return the statements that a note repeats, in order; of similar ones only the nearest."""
+    note, ordered = _words(text), _WORD.findall(text.casefold())
     near = []
     for each in said:
-        words = each.words
+        words, in_order = each.words, _WORD.findall(each.text.casefold())
         if len(words) < _FEWEST or len(words & note) < _SHARE * len(words) or not each.names <= note:
             continue
         if each.action and each.action <= words and note & _DENIALS - words:
             continue  # the environment may quote the agent, and the note denies it
-        near.append((each, words & note))
+        blocks = SequenceMatcher(None, ordered, in_order, autojunk=False).get_matching_blocks()
+        same = sum(block.size for block in blocks)
+        if same >= _SHARE * len(in_order):
+            near.append((same, each))
     kept: list[Statement] = []
     covered: frozenset[str] = frozenset()
-    for each, words in sorted(near, key=lambda pair: -len(pair[1])):
-        if 2 * len(words - covered) >= len(words):
+    for _, each in sorted(near, key=lambda pair: -pair[0]):
+        if 2 * len((each.words & note) - covered) >= len(each.words & note):
             kept.append(each)
-            covered |= words
+            covered |= each.words & note
     return [each for each in said if each in kept]
 
 
-def _sentences(text: str) -> Iterator[str]:
+def _sentences(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield each sentence without its label, and whether it had one."""
     for each in _END.split(text):
         sentence = each.strip()
         label = _LABEL.match(sentence)
-        if label and _words(label[0]) <= _GENERIC:
-            sentence = sentence[label.end() :]
+        labelled = label is not None and _words(label[0]) <= _GENERIC
+        sentence = sentence[label.end() :] if label is not None and labelled else sentence
         if 0 < len(sentence) <= _LONGEST:
-            yield sentence
+            yield sentence, labelled
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(text.casefold()))
+
+
+def _names(text: str) -> frozenset[str]:
+    named = (each for each in _WORD.findall(text) if each != each.lower() or _has_digit(each))
+    return frozenset(each.casefold() for each in named) - _GENERIC

@@ -70,6 +70,8 @@ def test_a_lesson_keeps_the_statements_that_it_repeats_and_no_similar_ones(
         ("The service falcon is owned by team Turin.", "The service falcon is owned by team Porto.", "another name"),
         ("Refunds of falcon above 100 EUR need form 12B.", "Refunds of falcon above 100 EUR need it.", "a number"),
         ("Check the disk of falcon before you page anybody.", OWNER, "a rule of its own"),
+        ("Open the door of falcon.", "The door of falcon is open.", "advice, not what was seen"),
+        ("It opens with 42.", "It opens.", "a remark is no value"),
         ("退款需要经理批准, falcon。", "超过100欧元的退款需要经理批准。", "no words to compare"),
     ],
 )
