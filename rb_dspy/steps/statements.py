@@ -21,16 +21,18 @@ _FEWEST = 4
 _LONGEST = 600
 """Characters; a longer sentence is not one fact."""
 _TASK = 240
-"""Characters of the task's instruction in a note."""
+"""Characters of the task's instruction in a description."""
 
 _END = re.compile(r"(?<=[.!?;])\s+|[\r\n]+")
 _LABEL = re.compile(r"[A-Z][\w']*(?: [\w']+){0,3}: +")
+_DATA = re.compile(r"[{}\[\]]")
+"""Marks JSON, which is not a sentence."""
 _WORD = re.compile(r"\w+")
 _DENYING = "wrong incorrect false not no never cannot isn aren wasn weren don doesn didn"
 _COMMON = """
     a an and answer answers are as at be by code correct do does error failed for from has have hint how i in info is it
     its know my name note of ok on only or our question result right task that the this to true was were what where
-    which who whose will with yes you your
+    we which who whose will with yes you your
 """
 _POINTING = frozenset(["here", "its", "it", "these", "this", "those", "you", "your"])
 """A statement with one of these may be about anything."""
@@ -81,8 +83,8 @@ def statements(trajectories: Sequence[Trajectory], *, right: bool = False) -> li
 def in_own_words(draft: MemoryDraft, task: Task, said: Sequence[Statement], answer: str | None = None) -> MemoryDraft:
     """Return ``draft`` with the statements that it repeats as its content; unchanged if it repeats none.
 
-    If what was said names no subject of the task ("The right answer is: Q-REFUND"), the content ends with the task, as
-    another task would be answered with it otherwise.
+    If what was said names no subject of the task ("The right answer is: Q-REFUND"), the task becomes the description,
+    because another task would be answered with it otherwise.
 
     Args:
         draft: A note of the distiller or the contraster.
@@ -97,19 +99,19 @@ def in_own_words(draft: MemoryDraft, task: Task, said: Sequence[Statement], answ
     values = [each for each in said if each.is_value]
     values += [Statement(answer, frozenset(), True)] if answer and _names(answer) else []
     values = [each for each in values if not (each.names or each.words) <= named]
-    content = "; ".join(each.text.rstrip(".;") for each in repeated) + "." if len(repeated) > 1 else ""
-    content = content or "".join(each.text for each in repeated) or draft.content
-    numbers = frozenset(word for word in _words(draft.content) if _has_digit(word))
-    stated = _words(f"{draft.title} {content}").union(subject, *(each.words for each in values))
-    if not numbers <= stated:  # the note says something else, too
-        content, repeated = draft.content, []
-    if repeated:
+    numbers = frozenset(filter(_has_digit, _words(draft.content)))
+    known = subject.union(*(each.words for each in said if each in repeated or len(each.words) == 1))
+    stated = _words(answer or "").union(*(each.words for each in said))
+    if numbers & stated <= known and repeated:  # else the note says something else, too
+        content = "; ".join(each.text.rstrip(".;") for each in repeated) + "."
+        draft = draft.model_copy(update={"content": content})
         nameless = not any(each.words & subject and not each.words & _POINTING for each in repeated)
     else:
-        nameless = any((each.names or each.words) <= note for each in values)
+        nameless = any((each.names or each.words) <= note for each in values) and 2 * len(note & subject) < len(subject)
     if nameless:
-        content = f"{content} (task: {' '.join(task.instruction.split())[:_TASK]})"
-    return draft if content == draft.content else draft.model_copy(update={"content": content})
+        task_text = f"From the task: {' '.join(task.instruction.split())[:_TASK]}"
+        draft = draft.model_copy(update={"description": " ".join(filter(None, [draft.description, task_text]))})
+    return draft
 
 
 def _has_digit(word: str) -> bool:
@@ -146,7 +148,7 @@ def _sentences(text: str) -> Iterator[tuple[str, bool]]:
         label = _LABEL.match(sentence)
         labelled = label is not None and _words(label[0]) <= _GENERIC
         sentence = sentence[label.end() :] if label is not None and labelled else sentence
-        if 0 < len(sentence) <= _LONGEST:
+        if len(sentence) <= _LONGEST and not _DATA.search(sentence) and not _words(sentence) <= _GENERIC:
             yield sentence, labelled
 
 

@@ -28,9 +28,9 @@ def rollout(*said: str, action: str = "Lima", feedback: str = "") -> Trajectory:
     return Trajectory(task_id="t", steps=steps, answer=action, feedback=feedback)
 
 
-def reworded(title: str, content: str, trajectory: Trajectory, instruction: str = ALERT, **known: Any) -> str:
+def reworded(title: str, content: str, trajectory: Trajectory, instruction: str = ALERT, **known: Any) -> MemoryDraft:
     draft = MemoryDraft(title=title, description="", content=content)
-    return in_own_words(draft, Task(id="t", instruction=instruction), statements([trajectory]), **known).content
+    return in_own_words(draft, Task(id="t", instruction=instruction), statements([trajectory]), **known)
 
 
 GARBLED = [
@@ -44,15 +44,15 @@ GARBLED = [
 @pytest.mark.parametrize("content", GARBLED)
 @pytest.mark.parametrize("said", [f"Wrong. {OWNER}", f"Wrong: {OWNER}", f"Your answer is wrong.\r\n{OWNER}"])
 def test_a_garbled_fact_is_stored_as_the_environment_stated_it(content: str, said: str) -> None:
-    assert reworded("Owner", content, rollout(said)) == OWNER
+    assert reworded("Owner", content, rollout(said)) == MemoryDraft(title="Owner", description="", content=OWNER)
 
 
 @pytest.mark.parametrize(
     ("title", "content", "said", "expected"),
     [
-        ("Paid", "41 in orders.state means paid.", f"To know: {CODE}; {CENTS}.", f"{CODE};"),
+        ("Paid", "41 in orders.state means paid.", f"To know: {CODE}; {CENTS}.", f"{CODE}."),
         ("Paid", f"{CODE} and {CENTS}.", f"0\nThe result is wrong. To know: {CODE}; {CENTS}.", f"{CODE}; {CENTS}."),
-        ("Paid", f"0 orders were found, which is wrong: {CODE}.", f"0\nWrong. To know: {CODE}", CODE),
+        ("Paid", f"0 orders were found, which is wrong: {CODE}.", f"0\nWrong. To know: {CODE}", f"{CODE}."),
         ("Door", "The front door is locked.", f"{DOOR} The front door is open.", DOOR),
         ("Row", "Row 7 of the table is free.", ROWS, "Row 7 of the table is free."),
     ],
@@ -60,7 +60,7 @@ def test_a_garbled_fact_is_stored_as_the_environment_stated_it(content: str, sai
 def test_a_lesson_keeps_the_statements_that_it_repeats_and_no_similar_ones(
     title: str, content: str, said: str, expected: str
 ) -> None:
-    assert reworded(title, content, rollout(said, action="SELECT 1"), PAID).removesuffix(f" (task: {PAID})") == expected
+    assert reworded(title, content, rollout(said, action="SELECT 1"), PAID).content == expected
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,11 @@ def test_a_lesson_keeps_the_statements_that_it_repeats_and_no_similar_ones(
     [
         ("Falcon is not owned by team Lima.", "You said: falcon is owned by team Lima.", "the agent's own claim"),
         ("The service falcon is owned by team Turin.", "The service falcon is owned by team Porto.", "another name"),
-        ("Refunds of falcon above 100 EUR need form 12B.", "Refunds of falcon above 100 EUR need it.", "a number"),
+        (
+            "Refunds of falcon above 100 EUR need form 12B.",
+            "Refunds of falcon above 100 EUR need it. The form is 12B.",
+            "more",
+        ),
         ("Check the disk of falcon before you page anybody.", OWNER, "a rule of its own"),
         ("Open the door of falcon.", "The door of falcon is open.", "advice, not what was seen"),
         ("It opens with 42.", "It opens.", "a remark is no value"),
@@ -76,7 +80,7 @@ def test_a_lesson_keeps_the_statements_that_it_repeats_and_no_similar_ones(
     ],
 )
 def test_other_lessons_stay_in_the_distillers_words(content: str, said: str, why: str) -> None:
-    assert reworded("A title", content, rollout(said)) == content, why
+    assert reworded("A title", content, rollout(said)).content == content, why
 
 
 @pytest.mark.parametrize(
@@ -91,12 +95,26 @@ def test_other_lessons_stay_in_the_distillers_words(content: str, said: str, why
 def test_a_value_without_a_subject_carries_the_task_that_it_answers(
     content: str, trajectory: Trajectory, known: dict[str, str]
 ) -> None:
-    assert reworded("Queue code", content, trajectory, TICKET, **known).endswith(f"(task: {TICKET})")
+    lesson = reworded("Queue code", content, trajectory, TICKET, **known)
+    assert (lesson.content, lesson.description) == (content, f"From the task: {TICKET}")
 
 
-def test_a_statement_that_names_the_subject_does_not_carry_the_task() -> None:
-    said = "Orders that were charged twice belong to the queue Q-REFUND."
-    assert reworded("Queue", f"Note that {said}", rollout(said), TICKET) == said
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("Orders charged twice go to the queue Q-REFUND.", "Orders charged twice go to the queue Q-REFUND."),
+        ("A ticket about an order that was charged twice: Q-REFUND.", "The right answer is: Q-REFUND"),
+    ],
+)
+def test_a_lesson_that_names_the_subject_does_not_carry_the_task(content: str, said: str) -> None:
+    lesson = reworded("Queue", content, rollout(said), TICKET)
+    assert (lesson.content, lesson.description) == (content, "")
+
+
+def test_a_statement_that_points_at_the_task_carries_it() -> None:
+    said = "The owner of this service is team Turin."
+    lesson = reworded("Owner", "The owner of the service falcon is team Turin.", rollout(said))
+    assert (lesson.content, lesson.description) == (said, f"From the task: {ALERT}")
 
 
 @given(
@@ -107,8 +125,8 @@ def test_a_statement_that_names_the_subject_does_not_carry_the_task() -> None:
 )
 def test_any_text_gives_a_lesson_of_bounded_length(title: str, content: str, said: list[str], instruction: str) -> None:
     done = reworded(title, content, rollout(*said), instruction)
-    assert done
-    assert len(done) <= 2 * len(content) + len(title) * 2 + 600
+    assert done.title == MemoryDraft(title=title, description="", content="").title
+    assert len(done.content) + len(done.description) <= 2 * len(content) + 2 * len(title) + 600
 
 
 def test_distiller_and_contraster_store_own_words_once_and_the_papers_prompts_do_not() -> None:
