@@ -1,4 +1,4 @@
-"""Protocols of the parts that can be replaced. A replacement needs no base class.
+"""Protocols of the parts that can be replaced. A replacement needs no base class; one gets its defaults from it.
 
 Optional attributes are read with ``getattr``; a protocol's docstring lists them.
 """
@@ -70,11 +70,11 @@ class Environment(Protocol):
 
     def valid_actions(self) -> Sequence[str] | None:
         """The actions that are possible now, or None if any text is one."""
-        ...
+        return None
 
     def answer(self) -> str | None:
         """The answer that the agent has submitted so far; None if the environment takes none."""
-        ...
+        return None
 
     def outcome(self) -> Outcome | None:
         """The ground truth, or None if it is unknown; a failed episode returns ``success=False``.
@@ -83,7 +83,9 @@ class Environment(Protocol):
         """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release what the episode holds."""
+        return
 
 
 class EnvironmentFactory(Protocol):
@@ -108,7 +110,7 @@ class EnvironmentFamily(Protocol):
 
     def check(self) -> None:
         """Raise ``MissingDependency``, saying what to install, if this family cannot run here."""
-        ...
+        return
 
     def templates(self) -> Sequence[str]:
         """The kinds of task, in a fixed order. Splits keep them apart."""

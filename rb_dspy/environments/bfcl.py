@@ -24,14 +24,8 @@ from rb_dspy.protocols import Environment
 from rb_dspy.schema import MemoryDraft, Outcome, Task
 
 APIS = (
-    "GorillaFileSystem",
-    "MathAPI",
-    "MessageAPI",
-    "TicketAPI",
-    "TradingBot",
-    "TravelAPI",
-    "TwitterAPI",
-    "VehicleControlAPI",
+    *("GorillaFileSystem", "MathAPI", "MessageAPI", "TicketAPI"),
+    *("TradingBot", "TravelAPI", "TwitterAPI", "VehicleControlAPI"),
 )
 
 MAX_CALLS = 10

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from rb_dspy.environments.answers import AcceptedAnswers
 from rb_dspy.environments.generated import TaskArgs, mixed_seed, select_templates
-from rb_dspy.protocols import Environment
+from rb_dspy.protocols import Environment, EnvironmentFamily
 from rb_dspy.schema import MemoryDraft, Outcome, Task
 
 SERVICES = 8
@@ -52,7 +52,7 @@ class _Args(TaskArgs):
     teams: tuple[str, ...]
 
 
-class Directory:
+class Directory(EnvironmentFamily):
     """Alerts about services; the action names the team that owns the service.
 
     A template is a phrasing. Each seed draws its own world: 8 services, 8 teams, and the owner of each service. Every 8
@@ -68,9 +68,6 @@ class Directory:
     def __init__(self, flip: bool = False) -> None:
         self.name = "directory-flip" if flip else "directory"
         self._flip = flip
-
-    def check(self) -> None:
-        """Nothing to check."""
 
     def templates(self) -> Sequence[str]:
         return tuple(_PHRASINGS)
@@ -135,7 +132,7 @@ def _alerts(seed: int, templates: Sequence[str], name: str, flip: bool) -> Itera
         )
 
 
-class _Alert:
+class _Alert(Environment):
     """One alert and one action. ``reset`` starts it again."""
 
     action_rules = (
@@ -168,9 +165,6 @@ class _Alert:
 
     def outcome(self) -> Outcome:
         return Outcome(reward=float(self._is_right()), success=self._is_right())
-
-    def close(self) -> None:
-        """Nothing to release."""
 
     def _is_right(self) -> bool:
         return self._answer is not None and self._answer in AcceptedAnswers([self._args.owner])

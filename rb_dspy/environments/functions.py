@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rb_dspy.errors import InputError, describe_error
+from rb_dspy.protocols import Environment
 from rb_dspy.schema import Outcome, Task
 
 ANSWER = "ANSWER:"
@@ -19,7 +20,7 @@ MAX_CALL = 100_000
 """Maximum length of a call, in characters."""
 
 
-class Functions:
+class Functions(Environment):
     """An environment of plain functions. Make a new one, with its own state, for every rollout.
 
     ::
@@ -44,6 +45,8 @@ class Functions:
         first: The first observation.
         restart: Called by ``reset`` to restore the initial state of the functions.
     """
+
+    action_rules = ""
 
     def __init__(
         self,
@@ -93,9 +96,6 @@ class Functions:
             return "Your answer was taken.", True
         return self._called(text), self._count >= self._max_calls
 
-    def valid_actions(self) -> None:
-        return None
-
     def answer(self) -> str | None:
         return self._answer
 
@@ -104,9 +104,6 @@ class Functions:
         if score is None or isinstance(score, Outcome):
             return score
         return Outcome(reward=float(score), success=float(score) >= 1.0)
-
-    def close(self) -> None:
-        """Nothing to release."""
 
     def _called(self, text: str) -> str:
         """Make the call in ``text`` and return its result or its error as an observation."""

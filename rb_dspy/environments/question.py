@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from rb_dspy.environments.answers import AcceptedAnswers
 from rb_dspy.environments.single_turn import Score, SingleTurn
 from rb_dspy.errors import InputError
-from rb_dspy.protocols import Environment
+from rb_dspy.protocols import Environment, EnvironmentFamily
 from rb_dspy.schema import Outcome, Task
 
 ANSWERS = ("answer", "answers")
@@ -22,7 +22,7 @@ REVEAL = "reveal"
 _REVEALS = ("none", "verdict", "answer")
 
 
-class Question:
+class Question(EnvironmentFamily):
     """Questions without a generator.
 
     Ground truth is ``env_args["answer"]`` (text or a number) or ``env_args["answers"]`` (a list; any of them is right).
@@ -34,9 +34,6 @@ class Question:
     """
 
     name = "question"
-
-    def check(self) -> None:
-        """Nothing to check."""
 
     def templates(self) -> Sequence[str]:
         return ()
@@ -55,9 +52,6 @@ class Question:
             return verdict if outcome.success or reveal == "verdict" else f"{verdict} The right answer is: {answers[0]}"
 
         return SingleTurn(_scorer, None if reveal == "none" else feedback)
-
-    def turns(self, task: Task) -> int:
-        return 1
 
     def oracle(self, task: Task) -> Sequence[str]:
         """Return the first right answer. Raises ``InputError`` if none is known."""

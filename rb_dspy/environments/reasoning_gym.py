@@ -14,13 +14,11 @@ import pydantic
 
 from rb_dspy.environments.answers import unquoted
 from rb_dspy.environments.generated import TaskArgs, distinct, in_turn, mixed_seed, select_templates
-from rb_dspy.environments.reasoning_gym_families import SMALL_MODEL_TEMPLATES, TEMPLATES
+from rb_dspy.environments.reasoning_gym_families import TEMPLATES
 from rb_dspy.environments.single_turn import Score, SingleTurn
 from rb_dspy.errors import InputError, MissingDependency
 from rb_dspy.protocols import Environment
 from rb_dspy.schema import Outcome, Task
-
-__all__ = ["SMALL_MODEL_TEMPLATES", "SUCCESS", "ReasoningGym"]
 
 SUCCESS = 0.99
 """Minimum reward of a right answer. Verifiers give 1.0 up to float error, and partial credit below."""
@@ -83,9 +81,6 @@ class ReasoningGym:
         self.check()
         _Args.of(task)  # refuse a task of another family before an agent works on it
         return SingleTurn(_scorer)
-
-    def turns(self, task: Task) -> int:
-        return 1
 
     def oracle(self, task: Task) -> Sequence[str]:
         return (_entry(task)[1]["answer"],)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rb_dspy.protocols import Environment
 from rb_dspy.schema import Outcome, Task
 
 Score = Callable[[str], Outcome]
@@ -13,7 +14,7 @@ MAX_ANSWER = 10_000
 """Maximum length of an answer, in characters; a longer one counts as wrong."""
 
 
-class SingleTurn:
+class SingleTurn(Environment):
     """An episode of one turn.
 
     Later actions are ignored unless the question is reopened; then the next action replaces the answer.
@@ -58,9 +59,6 @@ class SingleTurn:
         self._open = True
         return "The question is open again: your next action replaces your answer."
 
-    def valid_actions(self) -> None:
-        return None
-
     def answer(self) -> str | None:
         return self._answer
 
@@ -74,6 +72,3 @@ class SingleTurn:
             error = f"the answer has {len(self._answer):,} characters; at most {MAX_ANSWER:,} are scored"
             return Outcome(reward=0.0, success=False, info={"error": error})
         return self._score(self._answer)
-
-    def close(self) -> None:
-        """Nothing to release."""

@@ -16,7 +16,7 @@ from rb_dspy.environments import shop
 from rb_dspy.environments.generated import TaskArgs, select_templates
 from rb_dspy.environments.query import Row, run_query
 from rb_dspy.errors import InputError
-from rb_dspy.protocols import Environment
+from rb_dspy.protocols import Environment, EnvironmentFamily
 from rb_dspy.schema import MemoryDraft, Outcome, Task
 from rb_dspy.text import normalize, summary_line
 
@@ -50,7 +50,7 @@ class _Args(TaskArgs):
     """How many queries the agent may run; the last one, or the one that it submits, is its answer."""
 
 
-class Sql:
+class Sql(EnvironmentFamily):
     """Questions about a database; the answer is a query. Success: it returns the rows of the gold query, in any order.
 
     ``tasks`` are about a fictional shop: its codes for states, channels, grades and categories are drawn from the seed,
@@ -60,9 +60,6 @@ class Sql:
     """
 
     name = "sql"
-
-    def check(self) -> None:
-        """Nothing to check."""
 
     def templates(self) -> Sequence[str]:
         return tuple(shop.QUESTIONS)
@@ -171,8 +168,10 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-class _Question:
+class _Question(Environment):
     """One question to one database. Every query runs in a process of its own and can only read."""
+
+    action_rules = ""
 
     def __init__(self, args: _Args, task_id: str) -> None:
         self._args = args
@@ -202,9 +201,6 @@ class _Question:
         self._closed = action.strip().startswith(ANSWER) or self._count >= self._args.queries
         return (f"{result}\n{self._feedback()}".strip() if self._closed else result), self._closed
 
-    def valid_actions(self) -> None:
-        return None
-
     def answer(self) -> str | None:
         return self._answer
 
@@ -213,9 +209,6 @@ class _Question:
         rows, gold = self._rows, self._gold
         right = rows is not None and len(gold) <= MAX_ROWS and Counter(map(_key, rows)) == Counter(map(_key, gold))
         return Outcome(reward=float(right), success=right)
-
-    def close(self) -> None:
-        """Nothing to release."""
 
     @functools.cached_property
     def _gold(self) -> list[Row]:

@@ -131,7 +131,7 @@ class TextWorld:
         return game.solution()
 
 
-class GameEpisode:
+class GameEpisode(Environment):
     """One game and one player.
 
     An action is matched to the valid ones regardless of case, white space, outer quotes and a full stop at its end.
@@ -172,9 +172,6 @@ class GameEpisode:
 
     def valid_actions(self) -> Sequence[str]:
         return self._current()[1].valid_actions
-
-    def answer(self) -> None:
-        return None
 
     def outcome(self) -> Outcome:
         frame = self._current()[1]

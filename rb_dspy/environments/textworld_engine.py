@@ -37,8 +37,7 @@ class Frame:
 class Game:
     """One game in the engine. Not shared between threads; several games run side by side."""
 
-    def __init__(self, process: subprocess.Popen[bytes], gateway: Any) -> None:
-        self._process = process
+    def __init__(self, gateway: Any) -> None:
         self._gateway = gateway
         self._loaded: tuple[str, str] | None = None
         with self._calls():
@@ -83,9 +82,6 @@ class Game:
         """Raise ``refused`` for an error in Java code, ``InfrastructureError`` if the JVM does not answer."""
         from py4j.protocol import Py4JError, Py4JJavaError
 
-        stopped = "the game engine stopped answering; the next task starts it again"
-        if self._process.poll() is not None:
-            raise InfrastructureError(stopped)
         try:
             yield
         except Py4JJavaError as exc:
@@ -93,7 +89,7 @@ class Game:
             self._gateway.detach(exc.java_exception)
             raise refused(f"the game engine refused: {message}") from None
         except (Py4JError, OSError):
-            raise InfrastructureError(stopped) from None
+            raise InfrastructureError("the game engine stopped answering; the next task starts it again") from None
 
 
 class Engine:
@@ -114,11 +110,11 @@ class Engine:
         with self._lock:
             if self._running is not None:
                 with suppress(InfrastructureError):  # it has died, or is about to
-                    return Game(*self._running)
+                    return Game(self._running[1])
             self.close()
             self.check()
             self._running = _launch()
-            return Game(*self._running)
+            return Game(self._running[1])
 
     def close(self) -> None:
         """End the JVM; open games break. The next ``open`` starts a new one."""

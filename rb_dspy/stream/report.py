@@ -133,18 +133,10 @@ class Summary(pydantic.BaseModel):
     """Lessons learned, counted at each task that taught them."""
     usage: Usage
     scaling: Scaling | None = None
-
-    @pydantic.computed_field  # type: ignore[prop-decorator]
-    @property
-    def success_rate(self) -> float | None:
-        """Share of the scored tasks that were solved."""
-        return _rate(self.solved, self.scored)
-
-    @pydantic.computed_field  # type: ignore[prop-decorator]
-    @property
-    def judge_agreement(self) -> float | None:
-        """Share of the judged tasks on which the judge was right; compare it with ``judge_base_rate``."""
-        return _rate(self.agreements, self.judged)
+    success_rate: float | None
+    """Share of the scored tasks that were solved."""
+    judge_agreement: float | None
+    """Share of the judged tasks on which the judge was right; compare it with ``judge_base_rate``."""
 
 
 @dataclass(repr=False)
@@ -176,6 +168,7 @@ class RunReport:
         done = [result.prediction for result in self.results if result.prediction is not None]
         score = self.score()
         judged = [result for result in self.results if result.agreed is not None]
+        agreements = sum(bool(result.agreed) for result in judged)
         successes = sum(bool(result.solved) for result in judged)
         stops = Counter(rollout.stop_reason for result in self.results for rollout in result.rollouts)
         return Summary(
@@ -186,7 +179,7 @@ class RunReport:
             scored=score.scored,
             solved=score.solved,
             judged=len(judged),
-            agreements=sum(bool(result.agreed) for result in judged),
+            agreements=agreements,
             false_successes=sum(result.label == "success" and not result.solved for result in judged),
             unknown_verdicts=sum(result.label == "unknown" for result in self.results),
             judge_base_rate=_rate(max(successes, len(judged) - successes), len(judged)),
@@ -196,6 +189,8 @@ class RunReport:
             items=sum(len(each.memory_items) for each in done),
             usage=total_usage([result.usage for result in self.results]),
             scaling=scaling(self.results),
+            success_rate=_rate(score.solved, score.scored),
+            judge_agreement=_rate(agreements, len(judged)),
         )
 
 

@@ -9,7 +9,7 @@ from rb_dspy.protocols import Environment, EnvironmentFactory
 from rb_dspy.schema import Outcome, Task
 
 
-class Corridor:
+class Corridor(Environment):
     """Walk to the end of a corridor: ``length`` times ``forward``. Lists its valid actions.
 
     ``env_args``: ``length`` (default 3). Reward: the fraction of the corridor that was walked.
@@ -47,17 +47,11 @@ class Corridor:
     def valid_actions(self) -> Sequence[str] | None:
         return ("forward", "back", "wait")
 
-    def answer(self) -> str | None:
-        return None
-
     def outcome(self) -> Outcome:
         return Outcome(reward=self.position / self.length, success=self.position >= self.length)
 
-    def close(self) -> None:
-        """Nothing to release."""
 
-
-class Lock:
+class Lock(Environment):
     """Answer with the code of a lock. All locks of one ``maker`` open in the same way, so a lesson helps on the next.
 
     ``env_args``: ``code``, which is not in the instruction.
@@ -81,18 +75,12 @@ class Lock:
         self._answer = action
         return ("It opens." if action == self._code else "It stays shut."), True
 
-    def valid_actions(self) -> Sequence[str] | None:
-        return None
-
     def answer(self) -> str | None:
         return self._answer
 
     def outcome(self) -> Outcome:
         success = self._answer == self._code
         return Outcome(reward=float(success), success=success, info={"code": self._code})
-
-    def close(self) -> None:
-        """Nothing to release."""
 
 
 Method = Literal["reset", "step", "reopen", "valid_actions", "answer", "outcome", "close"]

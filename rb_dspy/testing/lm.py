@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import dspy
-import pydantic
+import pydantic_core
 from dspy import lm15
 
 from rb_dspy.text import normalize
@@ -215,18 +215,10 @@ def _response(request: lm15.Request, prompt: Prompt, answer: Answer) -> lm15.Res
 
 
 def _render(reply: Mapping[str, Any], *, as_json: bool) -> str:
-    plain = {name: _plain(value) for name, value in reply.items()}
+    plain = pydantic_core.to_jsonable_python(dict(reply))
     if as_json:
         return json.dumps(plain)
     fields = [
         f"[[ ## {name} ## ]]\n{value if isinstance(value, str) else json.dumps(value)}" for name, value in plain.items()
     ]
     return "\n\n".join([*fields, "[[ ## completed ## ]]"])
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, pydantic.BaseModel):
-        return value.model_dump()
-    if isinstance(value, list | tuple):
-        return [_plain(element) for element in value]
-    return value
