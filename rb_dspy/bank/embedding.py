@@ -70,11 +70,11 @@ def reindex(database: Database, embedder: Embedder) -> int:
         vectors = dict(zip(texts, embed(embedder, [each.text for each in texts]), strict=True))
         with database.writing() as connection:  # others may have made some, or purged a row
             missing = [each for each in embedders.unembedded(connection, embedder.id, _BATCH) if each in vectors]
-            made += embedders.add_vectors(connection, embedder.id, missing, [vectors[each] for each in missing])
+            made += embedders.add_vectors(connection, embedder.id, [(*each[:3], vectors[each]) for each in missing])
     with database.writing() as connection:
         texts = embedders.unembedded(connection, embedder.id, None)
         if texts:
-            rows = embed(embedder, [each.text for each in texts])
-            made += embedders.add_vectors(connection, embedder.id, texts, rows)
+            rows = zip(texts, embed(embedder, [each.text for each in texts]), strict=True)
+            made += embedders.add_vectors(connection, embedder.id, [(*each[:3], row) for each, row in rows])
         embedders.change_over(connection, key, added=bool(made))
     return made

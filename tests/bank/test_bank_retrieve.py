@@ -184,7 +184,6 @@ def test_appends_of_another_process_are_found(url: str | Path) -> None:
 
 def test_more_rows_than_one_read_gives(bank: MemoryBank, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rb_dspy.bank.store.sql._INDEX_PAGE", 3)
-    monkeypatch.setattr("rb_dspy.bank.store.sql._PAGE", 3)
     monkeypatch.setattr("rb_dspy.bank.reading._PAGE", 3)
     made = [add(bank, f"t{n}", f"task number {n}", lessons=2) for n in range(8)]
     assert len(bank.retrieve("task", k=99)) == 8

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+import sqlite3
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-from sqlalchemy import Connection, delete, exists, insert, select
 
-from rb_dspy.bank.store import tables
 from rb_dspy.bank.store.base import UNITS, Unit
-from rb_dspy.bank.store.tables import rows_of, texts_of
+from rb_dspy.bank.store.statements import Connection, insert, run
+from rb_dspy.bank.store.tables import TEXTS
 from rb_dspy.errors import EmbedderMismatch
 from rb_dspy.protocols import Vectors
-
-_META = select(tables.meta)
 
 
 def meta(connection: Connection) -> dict[str, str]:
     """The bank's metadata: ``schema``, ``embedder``, ``dimension``, ``epoch``."""
-    return {row.key: row.value for row in connection.execute(_META)}
-
-
-def meta_value(key: str) -> Any:
-    """One value of the metadata, as part of a statement."""
-    return select(tables.meta.c.value).where(tables.meta.c.key == key).scalar_subquery()
+    return dict(run(connection, "SELECT key, value FROM meta", {}))
 
 
 def embedder_of(connection: Connection) -> tuple[str, int] | None:
@@ -35,8 +29,8 @@ def embedder_of(connection: Connection) -> tuple[str, int] | None:
 
 def set_meta(connection: Connection, **values: object) -> None:
     """Store metadata."""
-    connection.execute(delete(tables.meta).where(tables.meta.c.key.in_(values)))
-    connection.execute(insert(tables.meta), [{"key": key, "value": str(value)} for key, value in values.items()])
+    run(connection, "DELETE FROM meta WHERE key = ANY(:keys)", {"keys": [*values]})
+    insert(connection, "meta", [{"key": key, "value": str(value)} for key, value in values.items()])
 
 
 def check_embedder(connection: Connection, embedder: tuple[str, int], location: str) -> None:
@@ -64,29 +58,26 @@ def unembedded(connection: Connection, embedder: str, limit: int | None) -> list
     """Return texts of all scopes without a vector of ``embedder``, including ended rows; at most ``limit``."""
     found: list[Text] = []
     for unit in UNITS:
-        table, vectors = rows_of(unit), tables.vectors
-        same = (vectors.c.scope_id == table.c.scope_id) & (vectors.c.seq == table.c.seq)
-        query = select(table.c.scope_id, table.c.seq, *texts_of(table)).where(
-            ~exists().where(same, vectors.c.unit == unit, vectors.c.embedder == embedder)
+        statement = (
+            f"SELECT scope_id, seq, {', '.join(TEXTS[unit])} FROM {unit}s AS texts WHERE NOT EXISTS (SELECT 1 FROM"
+            " vectors WHERE scope_id = texts.scope_id AND unit = :unit AND seq = texts.seq AND embedder = :embedder)"
         )
         if unit == "experience":  # an experience without items is never retrieved
-            items = tables.items
-            gave = (items.c.scope_id == table.c.scope_id) & (items.c.experience == table.c.seq)
-            query = query.where(exists().where(gave))
-        query = query.order_by(table.c.scope_id, table.c.seq)
-        rows = connection.execute(query if limit is None else query.limit(limit - len(found)))
-        found += [Text(row[0], unit, row[1], "\n".join(row[2:])) for row in rows]
+            statement += " AND EXISTS (SELECT 1 FROM items WHERE scope_id = texts.scope_id AND experience = texts.seq)"
+        statement += " ORDER BY scope_id, seq"
+        values: dict[str, Any] = {"unit": unit, "embedder": embedder}
+        if limit is not None:
+            statement += " LIMIT :limit"
+            values["limit"] = limit - len(found)
+        found += [Text(row[0], unit, row[1], "\n".join(row[2:])) for row in run(connection, statement, values)]
     return found
 
 
-def add_vectors(connection: Connection, embedder: str, texts: Sequence[Text], rows: Iterable[Vectors]) -> int:
-    """Store the vectors of ``texts``; returns their number."""
-    values = [
-        {"scope_id": text.scope_id, "unit": text.unit, "seq": text.seq, "embedder": embedder, "data": packed(row)}
-        for text, row in zip(texts, rows, strict=True)
-    ]
-    if values:
-        connection.execute(insert(tables.vectors), values)
+def add_vectors(connection: Connection, embedder: str, rows: Iterable[tuple[int, Unit, int, Vectors]]) -> int:
+    """Store vectors, each with the scope, the unit and the number of its row; returns how many they are."""
+    names = ("scope_id", "unit", "seq", "data")
+    values = [dict(zip(names, (*row[:3], _packed(connection, row[3])), strict=True)) for row in rows]
+    insert(connection, "vectors", [each | {"embedder": embedder} for each in values])
     return len(values)
 
 
@@ -95,14 +86,20 @@ def change_over(connection: Connection, embedder: tuple[str, int], *, added: boo
     values = meta(connection)
     moved = values.get("embedder") != embedder[0]
     if moved:
-        connection.execute(delete(tables.vectors).where(tables.vectors.c.embedder != embedder[0]))
+        run(connection, "DELETE FROM vectors WHERE embedder <> :embedder", {"embedder": embedder[0]})
     if moved or added:
         set_meta(connection, embedder=embedder[0], dimension=embedder[1], epoch=int(values.get("epoch", 0)) + 1)
 
 
-def packed(vector: Vectors) -> bytes:
+def _packed(connection: Connection, vector: Vectors) -> bytes | str:
     """Pack a unit row in half precision, which changes a cosine by about 1e-5 and halves the space."""
-    return vector.astype("<f2").tobytes()
+    half = vector.astype("<f2")
+    return half.tobytes() if isinstance(connection, sqlite3.Connection) else json.dumps(half.tolist())
+
+
+def packed_bytes(data: bytes | str) -> bytes:
+    """The packed row: SQLite returns its bytes, PostgreSQL its text."""
+    return data if isinstance(data, bytes) else np.array(json.loads(data), "<f2").tobytes()
 
 
 def unpacked(data: Iterable[bytes], dimension: int) -> Vectors:

@@ -127,8 +127,8 @@ class PostgresDatabase:
         self._check_open()
         options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"}
         with self._translated(), self._engine.connect().execution_options(**options) as connection:
-            for table in tables.metadata.sorted_tables:
-                connection.exec_driver_sql(f"VACUUM (FULL, ANALYZE) {SCHEMA_NAME}.{table.name}")
+            for name in tables.NAMES:
+                connection.exec_driver_sql(f"VACUUM (FULL, ANALYZE) {SCHEMA_NAME}.{name}")
 
     def check(self) -> list[str]:
         """Return no problems: the server checks its files itself."""
@@ -165,7 +165,8 @@ class PostgresDatabase:
             if not connection.execute(_SCHEMA_EXISTS).scalar_one():
                 connection.exec_driver_sql(f"CREATE SCHEMA {SCHEMA_NAME}")
             self._require_pgvector(connection)
-            tables.metadata.create_all(connection, checkfirst=False)
+            for definition in tables.definitions(serial="SERIAL", bytes="BYTEA", vector="halfvec"):
+                connection.exec_driver_sql(definition)
             _index_words(connection)
             embedders.set_meta(connection, schema=tables.SCHEMA, epoch=0)
 
@@ -295,7 +296,7 @@ def _words_of(unit: Unit) -> str:
 
     A character of a script without spaces is a word: a pair of neighbors is found as a phrase.
     """
-    columns = "instruction" if unit == "experience" else "title || ' ' || description || ' ' || content"
+    columns = " || ' ' || ".join(tables.TEXTS[unit])
     single = rf"regexp_replace(left({columns}, {_MOST_CHARACTERS}), '([{UNSPACED}])', ' \1 ', 'g')"
     return rf"to_tsvector('english', regexp_replace({single}, '(\W|_)+', ' ', 'g'))"
 

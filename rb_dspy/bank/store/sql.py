@@ -1,31 +1,14 @@
-"""The store: every read and write, in SQLAlchemy Core, for both SQLite and PostgreSQL."""
+"""The store: every read and write, for both SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields
-from functools import cache
 from operator import itemgetter
-from types import MappingProxyType
 from typing import Any, Unpack
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Insert,
-    Select,
-    Table,
-    bindparam,
-    delete,
-    insert,
-    or_,
-    select,
-    update,
-)
-
-from rb_dspy.bank.store import tables
 from rb_dspy.bank.store.base import (
     Entry,
     ExperienceFilter,
@@ -39,17 +22,14 @@ from rb_dspy.bank.store.base import (
     Unit,
     VectorRow,
 )
-from rb_dspy.bank.store.embedders import check_embedder, embedder_of, meta, meta_value, packed, set_meta
+from rb_dspy.bank.store.embedders import add_vectors, check_embedder, embedder_of, meta, packed_bytes, set_meta
 from rb_dspy.bank.store.postgres import PostgresDatabase
 from rb_dspy.bank.store.sqlite import SqliteDatabase
-from rb_dspy.bank.store.tables import rows_of, texts_of
-
-_PAGE = 500
-"""Maximum values of one IN list; databases limit the parameters of a statement."""
+from rb_dspy.bank.store.statements import Connection, insert, run
+from rb_dspy.bank.store.tables import TEXTS
 
 _INDEX_PAGE = 5_000
 """Rows of the index read per page."""
-
 
 Database = SqliteDatabase | PostgresDatabase
 
@@ -65,79 +45,114 @@ class SqlReader:
         self._at = at
 
     def mark(self) -> int:
-        return self._at if self._at is not None else int(self._rows(_MARK)[0][0])
+        return self._at if self._at is not None else int(self._rows("SELECT seq FROM scopes WHERE id = :scope")[0][0])
 
     def experiences(self, *, ended: bool = False, **where: Unpack[ExperienceFilter]) -> list[ExperienceRow]:
-        within = {"id": where.pop("ids", None), "seq": where.pop("seqs", None)}
-        kind = "whole" if where.pop("payload", False) else "experience"
-        return [ExperienceRow(*row) for row in self._pages(kind, ended, within, where)]
+        equal = {
+            "id": where.get("ids"),
+            "seq": where.get("seqs"),
+            "task_id": where.get("task_id"),
+            "run_id": where.get("run_id"),
+            "origin": where.get("origin"),
+        }
+        columns = _WHOLE if where.get("payload") else _EXPERIENCE
+        page = where.get("after"), where.get("limit")
+        return [ExperienceRow(*row) for row in self._select("experiences", columns, equal, "seq", ended, *page)]
 
     def items(self, *, ended: bool = False, **where: Unpack[ItemFilter]) -> list[ItemRow]:
-        within = {"id": where.get("ids"), "seq": where.get("seqs"), "experience": where.get("experiences")}
-        return [ItemRow(*row) for row in self._pages("item", ended, within)]
+        equal = {"id": where.get("ids"), "seq": where.get("seqs"), "experience": where.get("experiences")}
+        return [ItemRow(*row) for row in self._select("items", _ITEM, equal, "seq", ended)]
 
     def exposures(
         self, *, experiences: Collection[int] | None = None, items: Collection[str] | None = None
     ) -> list[tuple[int, str]]:
-        rows = self._pages("exposure", True, {"experience": experiences, "item_id": items})
+        equal = {"experience": experiences, "item_id": items}
+        rows = self._select("exposures", "experience, place, item_id", equal, "experience, place")
         return [(row[0], row[2]) for row in rows]
 
     def journal(self, *, subjects: Collection[str] | None = None, item: str | None = None) -> list[Entry]:
         edited = {"kind": "edit", "item_ids": json.dumps([item])} if item is not None else {}
-        rows = self._pages("entry", True, {"subject": subjects}, edited)
+        columns = "seq, subject, kind, item_ids, note, created_at"
+        rows = self._select("journal", columns, {"subject": subjects, **edited}, "seq, subject")
         return [Entry(row[0], row[1], row[2], tuple(json.loads(row[3])), row[4], row[5]) for row in rows]
 
     def snapshots(self) -> list[SnapshotRow]:
-        return [SnapshotRow(*row) for row in self._pages("snapshot", True, {})]
+        rows = self._select("snapshots", "seq, name, created_at", {}, "seq, name")
+        return [SnapshotRow(name, seq, created_at) for seq, name, created_at in rows]
 
     def pending(
         self, *, run_id: str | None = None, task_id: str | None = None, payload: bool = True
     ) -> list[PendingRow]:
-        kind = "pending" if payload else "waiting"
-        rows = self._pages(kind, True, {}, {"run_id": run_id, "task_id": task_id})
-        return [
-            PendingRow(PendingKey(*row[1:5]), row[9] if payload else None, tuple(json.loads(row.shown)), *row[6:9])
-            for row in rows
-        ]
+        columns = "number, run_id, task_id, rollout_id, content, shown, created_at, tries, error"
+        columns += ", payload" if payload else ", NULL"
+        rows = self._select("pending", columns, {"run_id": run_id, "task_id": task_id}, "number")
+        return [PendingRow(PendingKey(*row[1:5]), row[9], tuple(json.loads(row[5])), *row[6:9]) for row in rows]
 
-    def _pages(
+    def _select(
         self,
-        kind: str,
-        ended: bool,
-        within: Mapping[str, Collection[Any] | None],
-        equal: Mapping[str, Any] | None = None,
+        table: str,
+        columns: str,
+        equal: Mapping[str, str | Collection[Any] | None],
+        order: str,
+        ended: bool = True,
+        after: int | None = None,
+        limit: int | None = None,
     ) -> list[Any]:
-        """Read rows of a kind whose columns have one of some values; a long list of values is read in pages."""
-        values = {name: value for name, value in (equal or {}).items() if value is not None}
-        lists = [(name, sorted(every)) for name, every in within.items() if every is not None]
-        if any(not every for _, every in lists):
-            return []
-        query = _query(kind, ended, self._at is not None, tuple(values), tuple(name for name, _ in lists))
-        if not lists:
-            return self._rows(query, values)
-        ((name, every),) = lists
-        pages = (self._rows(query, values | {name: page}) for page in _chunks(every))
-        return sorted((row for page in pages for row in page), key=itemgetter(*range(len(_ORDER.get(kind, "1")))))
+        """Read the rows of a table.
 
-    def _rows(self, query: Select[Any], values: Mapping[str, Any] = MappingProxyType({})) -> list[Any]:
+        Args:
+            table: The table.
+            columns: What to read: the columns of ``order`` first.
+            equal: Columns and their values, or collections of possible values; None: any.
+            order: The columns to order by. The first one is the number of the row, except in ``pending``.
+            ended: Include ended rows.
+            after: Only higher numbers than this.
+            limit: Maximum number of rows.
+        """
+        values = {
+            name: value if isinstance(value, str) else [*value] for name, value in equal.items() if value is not None
+        }
+        lists = [name for name, value in values.items() if isinstance(value, list)]
+        if [] in values.values():
+            return []
+        parts = [f"{name} = ANY(:{name})" if name in lists else f"{name} = :{name}" for name in values]
+        if self._at is not None and table != "pending":
+            born = order.split(",")[0]
+            # "+", because SQLite would otherwise read all rows up to this number instead of those in the list
+            parts.append(f"{'+' if lists else ''}{born} <= :at")
+        if not ended:
+            parts.append("ended IS NULL" if self._at is None else "(ended IS NULL OR ended > :at)")
+        if after is not None:
+            parts.append("seq > :after")
+        statement = f"SELECT {columns} FROM {table} WHERE {' AND '.join(['scope_id = :scope', *parts])}"
+        if not lists:  # else SQLite would read the whole scope in this order
+            statement += f" ORDER BY {order}"
+        if limit is not None:
+            statement += " LIMIT :limit"
+        rows = self._rows(statement, **values, after=after, limit=limit)
+        return sorted(rows, key=itemgetter(0, 1)) if lists else rows
+
+    def _rows(self, statement: str, **values: Any) -> list[Any]:
         with self._reading() as connection:
-            return list(connection.execute(query, {"scope": self._scope_id, "at": self._at, **values}).all())
+            return run(connection, statement, {"scope": self._scope_id, "at": self._at, **values})
+
+
+_WHOLE = ", ".join(field.name for field in fields(ExperienceRow))
+_EXPERIENCE = _WHOLE.removesuffix(", payload")
+_ITEM = ", ".join(field.name for field in fields(ItemRow))
 
 
 class SqlWriter(SqlReader):
     """Writes to one scope in the transaction of ``connection``."""
 
     def __init__(self, connection: Connection, scope_id: int, embedder: str) -> None:
-        @contextmanager
-        def same() -> Iterator[Connection]:
-            yield connection
-
-        super().__init__(same, scope_id)
+        super().__init__(lambda: nullcontext(connection), scope_id)
         self._connection = connection
         self._embedder = embedder
 
     def allocate(self, count: int) -> int:
-        return int(self._connection.execute(_ALLOCATE, {"scope": self._scope_id, "count": count}).scalar_one())
+        statement = "UPDATE scopes SET seq = seq + :count WHERE id = :scope RETURNING seq"
+        return int(self._rows(statement, count=count)[0][0])
 
     def add(
         self,
@@ -148,72 +163,56 @@ class SqlWriter(SqlReader):
         exposures: Sequence[tuple[int, str]] = (),
         entries: Sequence[Entry] = (),
     ) -> None:
-        self._insert(tables.experiences, [_values(row) for row in experiences])
-        self._insert(tables.items, [_values(row) for row in items])
-        self._insert(tables.vectors, [self._vector(row) for row in vectors])
-        self._insert(
-            tables.exposures,
-            [{"experience": seq, "item_id": id, "place": place} for place, (seq, id) in enumerate(exposures)],
+        self._insert("experiences", map(_values, experiences))
+        self._insert("items", map(_values, items))
+        add_vectors(
+            self._connection, self._embedder, [(self._scope_id, row.unit, row.seq, row.vector) for row in vectors]
         )
-        self._insert(tables.journal, [_entry(row) for row in entries])
+        shown = enumerate(exposures)
+        self._insert("exposures", ({"experience": seq, "item_id": id, "place": place} for place, (seq, id) in shown))
+        self._insert("journal", map(_entry, entries))
 
     def end(self, seqs: Collection[int], at: int) -> None:
-        for table in (tables.experiences, tables.items):
-            for page in _chunks(sorted(seqs)):
-                where = table.c.scope_id == self._scope_id, table.c.seq.in_(page), table.c.ended.is_(None)
-                self._connection.execute(update(table).where(*where).values(ended=at))
+        for table in ("experiences", "items"):
+            where = "scope_id = :scope AND seq = ANY(:seqs) AND ended IS NULL"
+            self._rows(f"UPDATE {table} SET ended = :end WHERE {where}", end=at, seqs=[*seqs])
 
     def delete(self, seqs: Collection[int], *, notes_of: Collection[str]) -> None:
-        columns = [
-            tables.experiences.c.seq,
-            tables.items.c.seq,
-            tables.vectors.c.seq,
-            tables.exposures.c.experience,
-        ]
-        for column in columns:
-            for page in _chunks(sorted(seqs)):
-                where = column.table.c.scope_id == self._scope_id, column.in_(page)
-                self._connection.execute(delete(column.table).where(*where))
-
-        for page in _chunks(sorted(set(notes_of))):
-            where = tables.journal.c.scope_id == self._scope_id, tables.journal.c.subject.in_(page)
-            self._connection.execute(update(tables.journal).where(*where).values(note=""))
+        keys = {"experiences": "seq", "items": "seq", "vectors": "seq", "exposures": "experience"}
+        for table, key in keys.items():
+            self._rows(f"DELETE FROM {table} WHERE scope_id = :scope AND {key} = ANY(:seqs)", seqs=[*seqs])
+        blank = "UPDATE journal SET note = '' WHERE scope_id = :scope AND subject = ANY(:subjects)"
+        self._rows(blank, subjects=[*notes_of])
         set_meta(self._connection, epoch=int(meta(self._connection).get("epoch", 0)) + 1)
 
     def blank_notes(self, seqs: Iterable[int]) -> None:
         """Delete the notes of experiences."""
-        columns = tables.experiences.c
-        for page in _chunks(sorted(seqs)):
-            where = columns.scope_id == self._scope_id, columns.seq.in_(page)
-            self._connection.execute(update(tables.experiences).where(*where).values(note=""))
+        blank = "UPDATE experiences SET note = '' WHERE scope_id = :scope AND seq = ANY(:seqs)"
+        self._rows(blank, seqs=[*seqs])
 
     def add_pending(self, row: PendingRow) -> None:
-        if not self._rows(select(tables.pending.c.number).where(*self._is(row.key))):
+        if not self._rows(f"SELECT 1 FROM pending WHERE {_PENDING}", **row.key._asdict()):
             values = row.key._asdict() | {"shown": json.dumps(row.shown), "payload": row.payload}
-            self._insert(tables.pending, [values | {"created_at": row.created_at, "tries": row.tries}])
+            values |= {"created_at": row.created_at, "tries": row.tries, "error": row.error}
+            self._insert("pending", [values])
 
     def fail_pending(self, keys: Collection[PendingKey], error: str) -> None:
-        tries = tables.pending.c.tries + 1
+        statement = f"UPDATE pending SET tries = tries + 1, error = :error WHERE {_PENDING}"
         for key in keys:
-            self._connection.execute(update(tables.pending).where(*self._is(key)).values(tries=tries, error=error))
+            self._rows(statement, error=error, **key._asdict())
 
     def remove_pending(self, keys: Collection[PendingKey]) -> None:
         for key in keys:
-            self._connection.execute(delete(tables.pending).where(*self._is(key)))
+            self._rows(f"DELETE FROM pending WHERE {_PENDING}", **key._asdict())
 
     def add_snapshot(self, row: SnapshotRow) -> None:
-        self._insert(tables.snapshots, [_values(row)])
+        self._insert("snapshots", [_values(row)])
 
-    def _is(self, key: PendingKey) -> list[ColumnElement[bool]]:
-        table = tables.pending
-        return [table.c.scope_id == self._scope_id, *(table.c[name] == value for name, value in key._asdict().items())]
+    def _insert(self, table: str, rows: Iterable[dict[str, Any]]) -> None:
+        insert(self._connection, table, [{"scope_id": self._scope_id, **row} for row in rows])
 
-    def _vector(self, row: VectorRow) -> dict[str, object]:
-        return {"unit": row.unit, "seq": row.seq, "embedder": self._embedder, "data": packed(row.vector)}
 
-    def _insert(self, table: Table, rows: list[dict[str, Any]]) -> None:
-        if rows:
-            self._connection.execute(_insert(table), [row | {"scope_id": self._scope_id} for row in rows])
+_PENDING = " AND ".join(("scope_id = :scope", *(f"{name} = :{name}" for name in PendingKey._fields)))
 
 
 class SqlScope(SqlReader):
@@ -247,8 +246,8 @@ class SqlScope(SqlReader):
             return embedder_of(connection)
 
     def watermark(self) -> tuple[int, int, str]:
-        with self.database.reading() as connection:
-            seq, epoch, embedder = connection.execute(_WATERMARK, {"scope": self.id}).one()
+        values = ", ".join(f"(SELECT value FROM meta WHERE key = '{key}')" for key in ("epoch", "embedder"))
+        ((seq, epoch, embedder),) = self._rows(f"SELECT seq, {values} FROM scopes WHERE id = :scope")
         return int(seq), int(epoch or 0), embedder or ""
 
     @contextmanager
@@ -262,118 +261,41 @@ class SqlScope(SqlReader):
 
     def index_rows(self, unit: Unit, *, after: int, upto: int) -> Iterator[IndexRow]:
         """Yield rows with a vector, including ended rows, with numbers above ``after`` and up to ``upto``."""
-        table, vectors = rows_of(unit), tables.vectors
-        query = (
-            select(table.c.seq, table.c.ended, table.c.task_id, table.c.polarity, vectors.c.data)
-            .join(vectors, (vectors.c.scope_id == table.c.scope_id) & (vectors.c.seq == table.c.seq))
-            .where(table.c.scope_id == self.id, vectors.c.unit == unit)
-            .where(vectors.c.embedder == meta_value("embedder"))
-            .order_by(table.c.seq)
-            .limit(_INDEX_PAGE)
+        statement = (
+            f"SELECT seq, ended, task_id, polarity, data FROM {unit}s JOIN vectors USING (scope_id, seq)"
+            " WHERE scope_id = :scope AND unit = :unit AND seq > :after AND seq <= :upto"
+            f" AND embedder = (SELECT value FROM meta WHERE key = 'embedder') ORDER BY seq LIMIT {_INDEX_PAGE}"
         )
-        while rows := self._rows(query.where(table.c.seq > after, table.c.seq <= upto)):
-            yield from (IndexRow(*row) for row in rows)
+        while rows := self._rows(statement, unit=unit, after=after, upto=upto):
+            for seq, ended, task_id, polarity, data in rows:
+                yield IndexRow(seq, ended, task_id, polarity, packed_bytes(data))
             after = rows[-1][0]
 
     def index_ended(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, int]]:
-        table = rows_of(unit)
-        query = select(table.c.seq, table.c.ended).where(table.c.scope_id == self.id)
-        rows = self._rows(query.where(table.c.ended > after, table.c.ended <= upto))
-        return [(row[0], row[1]) for row in rows]
+        statement = f"SELECT seq, ended FROM {unit}s WHERE scope_id = :scope AND ended > :after AND ended <= :upto"
+        return [(row[0], row[1]) for row in self._rows(statement, after=after, upto=upto)]
 
     def texts(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, str]]:
-        table = rows_of(unit)
-        query = select(table.c.seq, *texts_of(table)).where(table.c.scope_id == self.id)
-        rows = self._rows(query.where(table.c.seq > after, table.c.seq <= upto).order_by(table.c.seq))
-        return [(row[0], "\n".join(row[1:])) for row in rows]
-
-
-_WAITING = ("number", "run_id", "task_id", "rollout_id", "content", "shown", "created_at", "tries", "error")
-
-_COLUMNS: dict[str, tuple[Table, tuple[str, ...]]] = {
-    "experience": (
-        tables.experiences,
-        tuple(field.name for field in fields(ExperienceRow) if field.name != "payload"),
-    ),
-    "whole": (tables.experiences, tuple(field.name for field in fields(ExperienceRow))),
-    "item": (tables.items, tuple(field.name for field in fields(ItemRow))),
-    "exposure": (tables.exposures, ("experience", "place", "item_id")),
-    "entry": (tables.journal, ("seq", "subject", "kind", "item_ids", "note", "created_at")),
-    "snapshot": (tables.snapshots, ("name", "seq", "created_at")),
-    "pending": (tables.pending, (*_WAITING, "payload")),
-    "waiting": (tables.pending, _WAITING),
-}
-"""Kinds of rows, and their columns."""
-
-_ALLOCATE = (
-    update(tables.scopes)
-    .where(tables.scopes.c.id == bindparam("scope"))
-    .values(seq=tables.scopes.c.seq + bindparam("count"))
-    .returning(tables.scopes.c.seq)
-)
-
-_ORDER = {"exposure": ("experience", "place"), "entry": ("seq", "subject"), "snapshot": ("seq", "name")}
-
-_MARK = select(tables.scopes.c.seq).where(tables.scopes.c.id == bindparam("scope"))
-
-
-_WATERMARK = select(tables.scopes.c.seq, meta_value("epoch"), meta_value("embedder")).where(
-    tables.scopes.c.id == bindparam("scope")
-)
-
-
-@cache
-def _query(kind: str, ended: bool, past: bool, equal: tuple[str, ...], within: tuple[str, ...]) -> Select[Any]:
-    """Build a statement once: SQLAlchemy takes longer to build and hash it than SQLite takes to run it."""
-    table, names = _COLUMNS[kind]
-    columns = table.c
-    query = select(*(columns[name] for name in names)).where(columns.scope_id == bindparam("scope"))
-    if not within:  # else SQLite reads the whole scope in this order; the rows are sorted later
-        query = query.order_by(*(columns[name] for name in _ORDER.get(kind, names[:1])))
-    born = columns.experience if kind == "exposure" else columns.get("seq")
-    if past and born is not None:
-        query = query.where(born <= bindparam("at"))
-    if not ended:
-        lives = columns.ended.is_(None)
-        query = query.where(or_(lives, columns.ended > bindparam("at")) if past else lives)
-    for name in equal:
-        if name == "limit":
-            query = query.limit(bindparam("limit"))
-        elif name == "after":
-            query = query.where(columns.seq > bindparam("after"))
-        else:
-            query = query.where(columns[name] == bindparam(name))
-    for name in within:
-        query = query.where(columns[name].in_(bindparam(name, expanding=True)))
-    return query
+        where = "scope_id = :scope AND seq > :after AND seq <= :upto"
+        statement = f"SELECT seq, {', '.join(TEXTS[unit])} FROM {unit}s WHERE {where} ORDER BY seq"
+        return [(row[0], "\n".join(row[1:])) for row in self._rows(statement, after=after, upto=upto)]
 
 
 def scope_names(connection: Connection) -> list[str]:
     """Names of all scopes, sorted."""
-    return sorted(connection.execute(select(tables.scopes.c.name)).scalars())
+    return sorted(row[0] for row in run(connection, "SELECT name FROM scopes", {}))
 
 
 def open_scope(database: Database, name: str) -> SqlScope:
     """Open a scope; create it if it is missing."""
-    query = select(tables.scopes.c.id).where(tables.scopes.c.name == name)
+    query, values = "SELECT id FROM scopes WHERE name = :name", {"name": name}
     with database.reading() as connection:
-        scope_id = connection.execute(query).scalar()
-    if scope_id is None:
+        rows = run(connection, query, values)
+    if not rows:
         with database.writing() as connection:
-            scope_id = connection.execute(query).scalar()
-            if scope_id is None:
-                made = insert(tables.scopes).values(name=name, seq=0).returning(tables.scopes.c.id)
-                scope_id = connection.execute(made).scalar_one()
-    return SqlScope(database, name, scope_id)
-
-
-def _chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    return (values[start : start + _PAGE] for start in range(0, len(values), _PAGE))
-
-
-@cache
-def _insert(table: Table) -> Insert:
-    return insert(table)
+            run(connection, "INSERT INTO scopes (name, seq) VALUES (:name, 0) ON CONFLICT DO NOTHING", values)
+            rows = run(connection, query, values)
+    return SqlScope(database, name, rows[0][0])
 
 
 def _entry(row: Entry) -> dict[str, Any]:

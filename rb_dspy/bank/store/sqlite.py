@@ -10,15 +10,9 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
-import sqlalchemy
 from filelock import FileLock
-from sqlalchemy import Connection, Dialect, Engine, create_engine, event, inspect, make_url
-from sqlalchemy.pool import NullPool, Pool, QueuePool, StaticPool
-from sqlalchemy.schema import CreateIndex, CreateTable
 
 from rb_dspy.bank.store import embedders, tables
 from rb_dspy.errors import CorruptBank, InputError, SchemaTooNew, StorageError
@@ -32,6 +26,9 @@ _POLL = 0.002
 
 _PAGE = 512
 """Bytes of the smallest page. A shorter file is not a database, although SQLite treats it as an empty one."""
+
+_IDLE = 8
+"""Maximum number of idle connections that are kept open."""
 
 _TIMEOUT = 60.0
 """Seconds that a writer waits for the lock."""
@@ -60,57 +57,45 @@ class SqliteDatabase:
         self._current = threading.local()
         self._writable = path is None or _prepare(path, create=create)
         self._file = None if path is None else FileLock(f"{path}.lock", timeout=_TIMEOUT, poll_interval=_POLL)
-        self._engine = _engine(path, writable=self._writable)
+        self._idle: list[sqlite3.Connection] = []
         try:
-            if self._writable and not self._has_tables():
+            if self._writable:
                 self._make_tables()
         except BaseException:
-            self._engine.dispose()
+            self.close()
             raise
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def reading(self) -> Iterator[sqlite3.Connection]:
         """Open a read-only transaction, whose reads all see one state. Blocks of one thread nest."""
         self._check_open()
         current = getattr(self._current, "connection", None)
         if current is not None:
             yield current
             return
-        with contextlib.ExitStack() as stack:
-            if self.path is None:
-                stack.enter_context(self._thread)  # there is only one connection
-                self._check_open()
-            with self._translated(), self._engine.begin() as connection:
-                stack.callback(setattr, self._current, "connection", None)
-                self._current.connection = connection
+        with self._thread if self.path is None else contextlib.nullcontext():  # in memory is only one connection
+            self._check_open()
+            with self._transaction("BEGIN") as connection:
                 yield connection
 
     @contextmanager
-    def writing(self, scope_id: int | None = None) -> Iterator[Connection]:
+    def writing(self, scope_id: int | None = None) -> Iterator[sqlite3.Connection]:
         """Open a transaction that is committed at the end. Writers take turns."""
         self._check_open()
         if not self._writable:
             raise StorageError(
                 f"{self.location}: read-only for this user; it needs write access to the file and its folder"
             )
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._thread)
-            if self._file is not None:
-                stack.enter_context(_locked(self._file, self.location))
-            stack.enter_context(
-                self._translated()
-            )  # before the transaction, because the disk may be full at its commit
-            connection = stack.enter_context(self._engine.connect().execution_options(rb_dspy_writes=True))
-            stack.enter_context(connection.begin())
-            stack.callback(setattr, self._current, "connection", None)
-            self._current.connection = connection  # so that this thread reads its own writes
+        with self._turn(), self._transaction("BEGIN IMMEDIATE") as connection:
             yield connection
 
     def close(self) -> None:
         with self._thread if self.path is None else contextlib.nullcontext():  # wait for reads of the only connection
             self._closed = True
             if self._process == os.getpid():
-                self._engine.dispose()
+                with contextlib.suppress(IndexError):
+                    while True:
+                        self._idle.pop().close()
 
     def backup(self, to: Path) -> None:
         """Copy the database to the new file ``to``. Others may write to the database meanwhile."""
@@ -121,9 +106,7 @@ class SqliteDatabase:
                 contextlib.closing(_connect(to, writable=True)) as copy,
                 self.reading() as connection,
             ):
-                source = connection.connection.driver_connection
-                assert isinstance(source, sqlite3.Connection)
-                source.backup(copy)
+                connection.backup(copy)
         except BaseException:
             for end in ("", "-wal", "-shm"):
                 Path(f"{to}{end}").unlink(missing_ok=True)
@@ -135,22 +118,16 @@ class SqliteDatabase:
         Raises:
             StorageError: Others have been reading the bank for a minute, so the log still contains the old pages.
         """
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._thread)
-            if self._file is not None:
-                stack.enter_context(_locked(self._file, self.location))
-            with self._translated(), self._engine.connect() as connection:
-                raw = connection.connection.driver_connection
-                assert isinstance(raw, sqlite3.Connection)
-                raw.execute("VACUUM")
-                busy = self.path is not None and raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        with self._turn(), self._translated(), self._connection() as connection:
+            connection.execute("VACUUM")
+            busy = self.path is not None and connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         if busy:
             raise StorageError(f"{self.location}: its log was not emptied, because others were reading it; purge again")
 
     def check(self) -> list[str]:
         """Return the problems that SQLite finds in the file."""
         with self.reading() as connection:
-            found = [row[0] for row in connection.exec_driver_sql("PRAGMA quick_check(20)")]
+            found = [row[0] for row in connection.execute("PRAGMA quick_check(20)")]
         return [] if found == ["ok"] else found
 
     def bytes_on_disk(self) -> int:
@@ -165,24 +142,57 @@ class SqliteDatabase:
         if self._process != os.getpid():
             raise StorageError(f"{self.location}: opened before a fork; open it again in this process")
 
-    def _has_tables(self) -> bool:
-        with self.reading() as connection:
-            return inspect(connection).has_table(tables.meta.name)
-
     def _make_tables(self) -> None:
+        """Create the tables if they are missing."""
+        exists = "SELECT 1 FROM sqlite_master WHERE name = 'meta'"
+        with self.reading() as connection:
+            if connection.execute(exists).fetchone():
+                return
         with self.writing() as connection:
-            if not inspect(connection).has_table(tables.meta.name):  # another process may have been first
-                for definition in _definitions():
-                    connection.exec_driver_sql(definition)
-                embedders.set_meta(connection, schema=tables.SCHEMA, epoch=0)
-                connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION}")
+            if connection.execute(exists).fetchone():  # another process was first
+                return
+            for definition in tables.definitions(serial="INTEGER", bytes="BLOB", vector="BLOB"):
+                connection.execute(definition)
+            embedders.set_meta(connection, schema=tables.SCHEMA, epoch=0)
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait until no other thread and no other process writes."""
+        with self._thread, contextlib.nullcontext() if self._file is None else _locked(self._file, self.location):
+            yield
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        """Make a transaction the current one of this thread, so that it reads its own writes."""
+        with self._translated(), self._connection() as connection, connection:
+            connection.execute(begin)
+            self._current.connection = connection
+            try:
+                yield connection
+            finally:
+                self._current.connection = None
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """Take an idle connection, or open one."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = _connect(self.path, writable=self._writable)
+        try:
+            yield connection
+        finally:
+            # without write access, each connection checks again whether there is a log
+            if self._writable and not self._closed and len(self._idle) < _IDLE:
+                self._idle.append(connection)
+            else:
+                connection.close()
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except sqlalchemy.exc.DatabaseError as exc:
-            raise _error(self.location, exc.orig or exc) from exc
         except sqlite3.DatabaseError as exc:
             raise _error(self.location, exc) from exc
 
@@ -279,7 +289,7 @@ def _look(path: Path, *, create: bool) -> None:
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             known = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             first = application != APPLICATION and {"scopes", "experiences", "items"} <= known
-            ours = application == APPLICATION and known >= set(tables.metadata.tables)
+            ours = application == APPLICATION and known >= set(tables.NAMES)
             schema = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() if ours else None
     except sqlite3.OperationalError as exc:
         raise StorageError(f"{path}: cannot be read: {exc}") from None
@@ -298,63 +308,6 @@ def _look(path: Path, *, create: bool) -> None:
         raise SchemaTooNew(f"{path}: bank schema {schema[0]}; this one knows {tables.SCHEMA}: upgrade rb_dspy")
 
 
-def _engine(path: Path | None, *, writable: bool) -> Engine:
-    """Create an engine. All engines share one dialect, because SQLAlchemy compiles each statement once per dialect."""
-    dialect = _dialect()
-    creator: Any = partial(_connect, path, writable=writable)
-    pool: Pool
-    if path is None:
-        pool = StaticPool(creator, dialect=dialect)
-    elif not writable:
-        pool = NullPool(creator, dialect=dialect)  # each connection checks again whether there is a log
-    else:
-        pool = QueuePool(creator, pool_size=8, max_overflow=-1, dialect=dialect)
-    engine = Engine(pool, dialect, make_url("sqlite://"), execution_options={"compiled_cache": _COMPILED})
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        writes = connection.get_execution_options().get("rb_dspy_writes")
-        raw = connection.connection.driver_connection  # ten times as fast as through SQLAlchemy
-        assert isinstance(raw, sqlite3.Connection)
-        raw.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    return engine
-
-
-_COMPILED: dict[Any, Any] = {}
-
-_COPYING = threading.Lock()
-if hasattr(os, "register_at_fork"):  # else a child may wait for a thread of its parent
-    os.register_at_fork(before=_COPYING.acquire, after_in_parent=_COPYING.release, after_in_child=_COPYING.release)
-
-
-@cache
-def _dialect() -> Dialect:
-    engine = create_engine("sqlite://")
-    engine.connect().close()  # reads SQLite's version
-    return engine.dialect
-
-
-@cache
-def _empty() -> sqlite3.Connection:
-    """An empty bank in memory, which is copied, because creating the tables takes longer."""
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    for definition in _definitions():
-        connection.execute(definition)
-    connection.execute("INSERT INTO meta VALUES ('schema', ?), ('epoch', '0')", (str(tables.SCHEMA),))
-    return connection
-
-
-@cache
-def _definitions() -> tuple[str, ...]:
-    """The statements that create the tables."""
-    made: list[str] = []
-    for table in tables.metadata.sorted_tables:
-        made.append(str(CreateTable(table).compile(dialect=_dialect())))
-        made += [str(CreateIndex(index).compile(dialect=_dialect())) for index in table.indexes]
-    return tuple(made)
-
-
 def _connect(path: Path | None, *, writable: bool) -> sqlite3.Connection:
     """Open a connection that begins no transactions by itself."""
     if path is None:
@@ -364,9 +317,6 @@ def _connect(path: Path | None, *, writable: bool) -> sqlite3.Connection:
     else:  # without a log, nothing can change under a reader that may not lock
         name, uri = f"{path.absolute().as_uri()}?mode=ro{'' if Path(f'{path}-wal').exists() else '&immutable=1'}", True
     connection = sqlite3.connect(name, timeout=_TIMEOUT, isolation_level=None, check_same_thread=False, uri=uri)
-    if path is None:
-        with _COPYING:
-            _empty().backup(connection)
     if writable and path is not None:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")

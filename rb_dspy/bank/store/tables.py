@@ -7,193 +7,130 @@ above ``n``; snapshots, forks, history and rollback use this.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import re
 
-import numpy as np
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Dialect,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    TypeDecorator,
-    UniqueConstraint,
-    text,
-)
-from sqlalchemy.types import TypeEngine
+from rb_dspy.bank.store.base import Unit
 
 SCHEMA = 1
 """Version of these tables, in ``meta``."""
 
-metadata = MetaData()
+_DEFINITIONS = """
+-- "schema", "embedder", "dimension", and "epoch", which counts moves to another embedder and purges
+CREATE TABLE meta (
+    key TEXT NOT NULL PRIMARY KEY,
+    value TEXT NOT NULL
+);
+-- "seq" is the highest number used. The row is locked while numbers are reserved, so they are in commit order.
+CREATE TABLE scopes (
+    id {serial} NOT NULL PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    seq BIGINT NOT NULL
+);
+-- "payload": task, trajectories and verdicts as compressed JSON
+CREATE TABLE experiences (
+    scope_id INTEGER NOT NULL,
+    seq BIGINT NOT NULL,
+    id TEXT NOT NULL,
+    ended BIGINT,
+    task_id TEXT NOT NULL,
+    template TEXT,
+    run_id TEXT NOT NULL,
+    origin TEXT NOT NULL,
+    distiller TEXT NOT NULL,
+    note TEXT NOT NULL,
+    label TEXT NOT NULL,
+    polarity TEXT NOT NULL,
+    instruction TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    payload {bytes} NOT NULL,
+    PRIMARY KEY (scope_id, seq),
+    UNIQUE (scope_id, id)
+);
+CREATE INDEX experiences_task ON experiences (scope_id, task_id, seq);
+CREATE INDEX experiences_run ON experiences (scope_id, run_id, seq);
+-- partial, because SQLite would otherwise prefer it for reads of live rows
+CREATE INDEX experiences_ended ON experiences (scope_id, ended) WHERE ended IS NOT NULL;
+-- One row for each item of each experience. "learned" is the row's own number, or, for the row of an edited text, the
+-- "learned" of the row that it replaced; "experience" is the number of the experience.
+CREATE TABLE items (
+    scope_id INTEGER NOT NULL,
+    seq BIGINT NOT NULL,
+    id TEXT NOT NULL,
+    ended BIGINT,
+    learned BIGINT NOT NULL,
+    experience BIGINT NOT NULL,
+    task_id TEXT NOT NULL,
+    polarity TEXT NOT NULL,
+    title TEXT NOT NULL,
+    description TEXT NOT NULL,
+    content TEXT NOT NULL,
+    PRIMARY KEY (scope_id, seq)
+);
+CREATE INDEX items_id ON items (scope_id, id);
+CREATE INDEX items_experience ON items (scope_id, experience);
+CREATE INDEX items_ended ON items (scope_id, ended) WHERE ended IS NOT NULL;
+-- unit rows in half precision, of experiences (their instruction) and item rows, by the embedder that made them
+CREATE TABLE vectors (
+    scope_id INTEGER NOT NULL,
+    unit TEXT NOT NULL,
+    seq BIGINT NOT NULL,
+    embedder TEXT NOT NULL,
+    data {vector} NOT NULL,
+    PRIMARY KEY (scope_id, unit, seq, embedder)
+);
+-- items that an agent was shown before the experience was made, in the order of "place"
+CREATE TABLE exposures (
+    scope_id INTEGER NOT NULL,
+    experience BIGINT NOT NULL,
+    item_id TEXT NOT NULL,
+    place INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, experience, item_id)
+);
+CREATE INDEX exposures_item ON exposures (scope_id, item_id);
+-- "seq" is the last number of the write, "subject" the changed experience or item, "item_ids" (JSON) the ids of the
+-- experience's items, or of the item that replaced an edited one
+CREATE TABLE journal (
+    scope_id INTEGER NOT NULL,
+    seq BIGINT NOT NULL,
+    subject TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    item_ids TEXT NOT NULL,
+    note TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    PRIMARY KEY (scope_id, seq, subject)
+);
+CREATE INDEX journal_subject ON journal (scope_id, subject);
+CREATE TABLE snapshots (
+    scope_id INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    seq BIGINT NOT NULL,
+    created_at TEXT NOT NULL,
+    PRIMARY KEY (scope_id, name)
+);
+-- Rollouts that were recorded and not learned from yet. "content" is empty in a run; without a run it is the id of the
+-- experience that the rollout becomes. "shown" is JSON.
+CREATE TABLE pending (
+    number {serial} NOT NULL PRIMARY KEY,
+    scope_id INTEGER NOT NULL,
+    run_id TEXT NOT NULL,
+    task_id TEXT NOT NULL,
+    rollout_id TEXT NOT NULL,
+    content TEXT NOT NULL,
+    tries INTEGER NOT NULL,
+    error TEXT NOT NULL,
+    shown TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    payload {bytes} NOT NULL,
+    UNIQUE (scope_id, run_id, task_id, rollout_id, content)
+)"""
+
+NAMES = tuple(re.findall(r"CREATE TABLE (\w+)", _DEFINITIONS))
+"""The names of the tables."""
+
+TEXTS: dict[Unit, tuple[str, ...]] = {"experience": ("instruction",), "item": ("title", "description", "content")}
+"""The columns whose texts are embedded and searched by words, one per line. The table of a unit is ``{unit}s``."""
 
 
-class Halfvec(TypeDecorator[bytes]):
-    """pgvector's ``halfvec``, of any dimension, for packed little-endian half precision."""
-
-    impl = LargeBinary
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        from pgvector.sqlalchemy import HALFVEC
-
-        return dialect.type_descriptor(HALFVEC())
-
-    def process_bind_param(self, value: bytes | None, dialect: Dialect) -> Any:
-        return None if value is None else np.frombuffer(value, "<f2")
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> bytes | None:
-        return None if value is None else np.asarray(value, "<f2").tobytes()
-
-
-def _key(name: str, kind: type[Integer] | type[BigInteger] | type[Text]) -> Column[object]:
-    return Column(name, kind, primary_key=True, autoincrement=False)
-
-
-def _text(name: str) -> Column[str]:
-    return Column(name, Text, nullable=False, default="")
-
-
-def _ended(table: str) -> Index:
-    """A partial index, because SQLite would otherwise prefer it for reads of live rows."""
-    where = text("ended IS NOT NULL")
-    return Index(f"{table}_ended", "scope_id", "ended", sqlite_where=where, postgresql_where=where)
-
-
-meta = Table("meta", metadata, _key("key", Text), _text("value"))
-"""``schema``, ``embedder``, ``dimension``, and ``epoch``, which counts moves to another embedder and purges."""
-
-scopes = Table(
-    "scopes",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("name", Text, nullable=False, unique=True),
-    Column("seq", BigInteger, nullable=False, default=0),
-)
-"""``seq`` is the highest number used. The row is locked while numbers are reserved, so they are in commit order."""
-
-experiences = Table(
-    "experiences",
-    metadata,
-    _key("scope_id", Integer),
-    _key("seq", BigInteger),
-    _text("id"),
-    Column("ended", BigInteger),
-    _text("task_id"),
-    Column("template", Text),
-    _text("run_id"),
-    _text("origin"),
-    _text("distiller"),
-    _text("note"),
-    _text("label"),
-    _text("polarity"),
-    _text("instruction"),
-    _text("created_at"),
-    Column("payload", LargeBinary, nullable=False),
-    UniqueConstraint("scope_id", "id"),
-    Index("experiences_task", "scope_id", "task_id", "seq"),
-    Index("experiences_run", "scope_id", "run_id", "seq"),
-    _ended("experiences"),
-)
-"""``payload``: task, trajectories and verdicts as compressed JSON."""
-
-items = Table(
-    "items",
-    metadata,
-    _key("scope_id", Integer),
-    _key("seq", BigInteger),
-    _text("id"),
-    Column("ended", BigInteger),
-    Column("learned", BigInteger, nullable=False),
-    Column("experience", BigInteger, nullable=False),
-    _text("task_id"),
-    _text("polarity"),
-    _text("title"),
-    _text("description"),
-    _text("content"),
-    Index("items_id", "scope_id", "id"),
-    Index("items_experience", "scope_id", "experience"),
-    _ended("items"),
-)
-"""One row for each item of each experience. ``learned`` is the row's own number, or, for the row of an edited text, the
-``learned`` of the row that it replaced; ``experience`` is the number of the experience."""
-
-vectors = Table(
-    "vectors",
-    metadata,
-    _key("scope_id", Integer),
-    _key("unit", Text),
-    _key("seq", BigInteger),
-    _key("embedder", Text),
-    Column("data", LargeBinary().with_variant(Halfvec(), "postgresql"), nullable=False),
-)
-"""Unit rows in half precision, of experiences (their instruction) and item rows, by the embedder that made them."""
-
-exposures = Table(
-    "exposures",
-    metadata,
-    _key("scope_id", Integer),
-    _key("experience", BigInteger),
-    _key("item_id", Text),
-    Column("place", Integer, nullable=False),
-    Index("exposures_item", "scope_id", "item_id"),
-)
-"""Items that an agent was shown before the experience was made, in the order of ``place``."""
-
-journal = Table(
-    "journal",
-    metadata,
-    _key("scope_id", Integer),
-    _key("seq", BigInteger),
-    _key("subject", Text),
-    _text("kind"),
-    _text("item_ids"),
-    _text("note"),
-    _text("created_at"),
-    Index("journal_subject", "scope_id", "subject"),
-)
-"""``seq`` is the last number of the write, ``subject`` the changed experience or item, ``item_ids`` (JSON) the ids of
-the experience's items, or of the item that replaced an edited one."""
-
-snapshots = Table(
-    "snapshots",
-    metadata,
-    _key("scope_id", Integer),
-    _key("name", Text),
-    Column("seq", BigInteger, nullable=False),
-    _text("created_at"),
-)
-
-pending = Table(
-    "pending",
-    metadata,
-    Column("number", Integer, primary_key=True),
-    Column("scope_id", Integer, nullable=False),
-    _text("run_id"),
-    _text("task_id"),
-    _text("rollout_id"),
-    _text("content"),
-    Column("tries", Integer, nullable=False, default=0),
-    _text("error"),
-    _text("shown"),
-    _text("created_at"),
-    Column("payload", LargeBinary, nullable=False),
-    UniqueConstraint("scope_id", "run_id", "task_id", "rollout_id", "content"),
-)
-"""Rollouts that were recorded and not learned from yet. ``content`` is empty in a run; without a run it is the id of
-the experience that the rollout becomes."""
-
-
-def rows_of(unit: Literal["experience", "item"]) -> Table:
-    """The table with the rows of a unit."""
-    return experiences if unit == "experience" else items
-
-
-def texts_of(table: Table) -> list[Column[Any]]:
-    """The columns whose texts are embedded and searched by words, one per line."""
-    names = ("instruction",) if table is experiences else ("title", "description", "content")
-    return [table.c[name] for name in names]
+def definitions(**types: str) -> list[str]:
+    """The statements that create the tables, with a database's names of the types ``serial``, ``bytes``, ``vector``."""
+    return _DEFINITIONS.format(**types).split(";\n")
