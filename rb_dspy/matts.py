@@ -10,25 +10,13 @@ from typing import Any, TypeVar
 import dspy
 
 from rb_dspy.backbones import lm_for
-from rb_dspy.bank import MemoryBank, Pending
-from rb_dspy.concurrency import run_in_thread, run_parallel
+from rb_dspy.concurrency import run_parallel
 from rb_dspy.config import MattsConfig, MattsMode
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, UnparseableOutput
-from rb_dspy.program import (
-    Lessons,
-    ReasoningBank,
-    append_lessons,
-    as_task,
-    check_bank,
-    predict_with,
-    run_name,
-    session,
-    stored_lessons,
-)
+from rb_dspy.program import Learner, Lessons, ReasoningBank
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Distilled, Memory, Refine, Select, Selection, judge_rollout
-from rb_dspy.steps.memory import render
 from rb_dspy.text import summary_line
 
 T = TypeVar("T")
@@ -47,7 +35,7 @@ class Lost:
     error: str
 
 
-class MaTTS(dspy.Module):
+class MaTTS(Learner):
     """Takes several rollouts of every task, learns from them together, and submits one.
 
     ============  ==============================  ==============================
@@ -62,7 +50,8 @@ class MaTTS(dspy.Module):
     It shares the steps of ``program``, is called in the same way, and returns the same fields for the submitted
     rollout, plus ``trajectories``, ``verdicts``, ``selection``, ``lost`` (rollouts that failed) and ``launched``. Every
     rollout is stored as pending when it ends (sequential: after its last pass); one that fails does not affect the
-    others.
+    others, and a call raises if all failed. Of rollouts that an earlier call of the run stored, the first success is
+    returned, else the first.
 
     Args:
         program: Its steps, backbones and environments are used.
@@ -94,53 +83,6 @@ class MaTTS(dspy.Module):
         self.select: Any = Select(self.config.select)
         self.refine = Refine(self.config.refine)
 
-    def forward(
-        self,
-        task: Task | str,
-        bank: MemoryBank,
-        *,
-        environments: EnvironmentFactory | None = None,
-        run_id: str = "",
-        learn: bool = True,
-    ) -> dspy.Prediction:
-        """Do ``task`` k times with the lessons in the bank, and learn from all rollouts together.
-
-        Arguments and errors are those of ``ReasoningBank``; it raises if every rollout failed. Of rollouts that an
-        earlier call of the run stored, the first success is returned, else the first.
-        """
-        run_id = run_name(run_id)
-        with session(self.backbones) as ledger:
-            if learn and (known := check_bank(bank).known(as_task(task), run_id=run_id)):
-                shown = render(bank.items(known.shown))
-                return _prediction(stored_lessons(known), known.trajectories, shown, ledger, known, stored=True)
-            memory: Memory = self.retrieve(as_task(task), check_bank(bank), isinstance(task, str))
-            task = as_task(task)
-            keep = partial(bank.record, task, run_id=run_id, shown=memory.items) if learn else lambda trajectory: None
-            trajectories, lost, launched = self._rollouts(task, memory, environments or self.environments, keep)
-            teach = partial(self._lessons, task.without_ground_truth(), trajectories, learn)
-            if learn:
-                lessons, experience = append_lessons(teach, task, trajectories, bank, memory, run_id=run_id)
-            else:
-                lessons, experience = teach(), None
-            return _prediction(lessons, trajectories, memory, ledger, experience, lost=lost, launched=launched)
-
-    def resume(self, pending: Pending) -> dspy.Prediction:
-        """Learn from the pending rollouts of a task; see ``ReasoningBank.resume``."""
-        task, trajectories, memory = pending.task, pending.trajectories, render(pending.shown)
-        teach = partial(self._lessons, task.without_ground_truth(), trajectories)
-        with session(self.backbones) as ledger:
-            bank, run_id = pending.bank, pending.run_id
-            lessons, experience = append_lessons(teach, task, trajectories, bank, memory, run_id=run_id)
-            return _prediction(lessons, trajectories, memory, ledger, experience, launched=len(trajectories))
-
-    async def aforward(self, *args: Any, **kwargs: Any) -> dspy.Prediction:
-        """``forward`` for asyncio: runs in its own thread."""
-        return await run_in_thread(type(self).forward, self, *args, **kwargs)
-
-    async def aresume(self, pending: Pending) -> dspy.Prediction:
-        """``resume`` for asyncio."""
-        return await run_in_thread(self.resume, pending)
-
     def load_state(self, state: dict[str, Any], **kwargs: Any) -> Any:
         """Load as any dspy module does. A state of ``ReasoningBank`` does not change the prompts for scaling."""
         own = {name: each for name, each in self.dump_state().items() if name.split(".")[0] in _OWN_STEPS}
@@ -148,14 +90,14 @@ class MaTTS(dspy.Module):
 
     def _rollouts(
         self, task: Task, memory: Memory, environments: EnvironmentFactory, keep: Callable[[Trajectory], object]
-    ) -> tuple[tuple[Trajectory, ...], tuple[Lost, ...], int]:
-        """Return the finished rollouts, those that failed, and how many were launched (or passes made)."""
+    ) -> tuple[tuple[Trajectory, ...], dict[str, Any]]:
+        """Return the finished rollouts; and those that failed, and how many were launched (or passes made)."""
         k = self.config.k
         if self.config.mode == "sequential":
             refined = self.refine(self.act, task, memory, environments, k)
             keep(refined.trajectory)
-            lost = (Lost(str(refined.passes), refined.error),) if refined.error else ()
-            return (refined.trajectory,), lost, refined.passes
+            failed = (Lost(str(refined.passes), refined.error),) if refined.error else ()
+            return (refined.trajectory,), {"lost": failed, "launched": refined.passes}
         self._check_temperature()
 
         def rollout(number: int) -> Trajectory:
@@ -171,13 +113,15 @@ class MaTTS(dspy.Module):
         if len(errors) == k:
             raise next((error for _, error in errors if isinstance(error, BackboneError)), errors[0][1])
         trajectories = tuple(each for each in results if isinstance(each, Trajectory))
-        return trajectories, tuple(Lost(str(number), summary_line(each)) for number, each in errors), k
+        lost = tuple(Lost(str(number), summary_line(each)) for number, each in errors)
+        return trajectories, {"lost": lost, "launched": k}
 
     def _lessons(self, task: Task, trajectories: tuple[Trajectory, ...], learn: bool = True) -> Lessons:
         """Judge, contrast or distill, and select; independent calls run in parallel.
 
         Without ``learn``, only select; the judge is called only if the selector reads verdicts.
         """
+        task = task.without_ground_truth()
         mode, run = self.config.mode, partial(run_parallel, limit=self.config.at_once)
         judges = [partial(judge_rollout, self.judge, task, each) for each in trajectories]
         select = partial(self.select, task, trajectories)
@@ -201,6 +145,14 @@ class MaTTS(dspy.Module):
             teachers = [partial(self.distill, task, each, verdicts[n], n) for n, each in enumerate(trajectories)]
         selection, *results = run([partial(select, verdicts), *teachers])
         return Lessons(verdicts, _merge_drafts(results), _result_or_raise(selection))
+
+    def _prediction(
+        self, lessons: Lessons, rollouts: Sequence[Trajectory], *parts: Any, **more: Any
+    ) -> dspy.Prediction:
+        verdicts = tuple(lessons.verdicts) or (None,) * len(rollouts)
+        added = {"trajectories": rollouts, "verdicts": verdicts, "selection": lessons.selection, "lost": ()}
+        launched = 0 if more.get("stored") else len(rollouts)
+        return super()._prediction(lessons, rollouts, *parts, **{**added, "launched": launched, **more})
 
     def _check_temperature(self) -> None:
         """Raise ``ConfigError`` if all k rollouts would be equal."""
@@ -251,10 +203,3 @@ def _raise_if_fatal(results: Sequence[object]) -> None:
     fatal = [each for each in errors if not isinstance(each, InfrastructureError | UnparseableOutput)]
     if fatal or len(errors) == len(results):
         raise (fatal or errors)[0]
-
-
-def _prediction(lessons: Lessons, rollouts: tuple[Trajectory, ...], *parts: Any, **more: Any) -> dspy.Prediction:
-    """``predict_with``, and what scaling adds."""
-    verdicts = tuple(lessons.verdicts) or (None,) * len(rollouts)
-    added = {"trajectories": rollouts, "verdicts": verdicts, "selection": lessons.selection, "lost": (), "launched": 0}
-    return predict_with(lessons, rollouts, *parts, **added | more)

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from numbers import Real
 from typing import Any, Literal
 
@@ -30,39 +31,22 @@ MAX_TRIES = 3
 """After this many unparseable answers of the judge or the distiller, a rollout is appended without lessons."""
 
 
-class ReasoningBank(dspy.Module):
-    """An agent that learns from its own successes and failures: ``program(task=task, bank=bank)``.
+@dataclass(frozen=True)
+class Lessons:
+    """The result of learning from a task's rollouts: a verdict for each, drafts, and the selected rollout."""
 
-    The bank is an argument and language models are bound when a call is made, so the program can be copied, compiled
-    and saved like any other dspy program; its state contains prompts only.
+    verdicts: Sequence[Verdict] = ()
+    drafts: Distilled = field(default_factory=Distilled)
+    selection: Selection = field(default_factory=lambda: Selection(0))
+    polarity: Polarity | None = None
 
-    Args:
-        config: Settings of the steps; ``ProgramConfig.paper()`` has the paper's values.
-        backbones: ``Backbones``, or a dict role -> language model. Without them dspy's configured LM plays every role.
-        environments: Makes the environment of a rollout from the task.
-        judge: Replaces the LLM judge: ``(task, trajectory) -> Verdict``; may be async.
-        reranker: Chooses among ``RetrieveConfig.candidates`` matches.
-    """
 
-    def __init__(
-        self,
-        config: ProgramConfig | None = None,
-        *,
-        backbones: Backbones | Mapping[str, Any] | None = None,
-        environments: EnvironmentFactory = make_environment,
-        judge: JudgeProtocol | None = None,
-        reranker: Reranker | None = None,
-    ) -> None:
-        super().__init__()
-        if not isinstance(config, ProgramConfig | None):
-            raise ConfigError(f"got {type(config).__name__} for config; expected a ProgramConfig (models: backbones=)")
-        config = config or ProgramConfig()
-        self.backbones = Backbones.of(backbones)
-        self.environments = environments
-        self.retrieve = Retrieve(config.retrieve, reranker)
-        self.act = Act(config.act)
-        self.judge: Any = Judge(config.judge) if judge is None else judge
-        self.distill = Distill(config.distill)
+class Learner(dspy.Module):
+    """What ``ReasoningBank`` and ``MaTTS`` share: they differ in their rollouts, and in the lessons of these."""
+
+    backbones: Backbones | None
+    environments: EnvironmentFactory
+    retrieve: Retrieve
 
     def forward(
         self,
@@ -101,19 +85,154 @@ class ReasoningBank(dspy.Module):
         with session(self.backbones) as ledger:
             if learn and (known := check_bank(bank).known(as_task(task), run_id=run_id)):
                 memory = render(bank.items(known.shown))
-                return predict_with(stored_lessons(known), known.trajectories, memory, ledger, known, stored=True)
+                return self._prediction(_stored(known), known.trajectories, memory, ledger, known, stored=True)
             memory = self.recall(task, bank)
             task = as_task(task)
-            trajectory = self.act(task, memory, environments or self.environments)
+            # each rollout is stored when it ends, so that a crash loses none
+            keep = partial(bank.record, task, run_id=run_id, shown=memory.items) if learn else lambda trajectory: None
+            rollouts, more = self._rollouts(task, memory, environments or self.environments, keep)
             if not learn:
-                return predict_with(Lessons(), (trajectory,), memory, ledger)
-            bank.record(task, trajectory, run_id=run_id, shown=memory.items)  # from here on a crash loses no rollout
-            return self._learn(task, trajectory, bank, memory, ledger, run_id=run_id)
+                return self._prediction(self._lessons(task, rollouts, learn), rollouts, memory, ledger, **more)
+            return self._learn(task, rollouts, bank, memory, ledger, run_id=run_id, **more)
 
     def recall(self, task: Task | str, bank: MemoryBank) -> Memory:
         """Retrieve for an external agent: put ``.block`` into its prompt; ``.items`` are the lessons in it."""
         memory: Memory = self.retrieve(as_task(task), check_bank(bank), isinstance(task, str))
         return memory
+
+    def resume(self, pending: Pending) -> dspy.Prediction:
+        """Learn from the pending rollouts of a task (``MemoryBank.pending``).
+
+        If an answer of a language model cannot be parsed, the rollouts stay pending; at the third such answer they are
+        appended with the verdict ``unknown`` and without lessons.
+        """
+        task, rollouts, memory = pending.task, pending.trajectories, render(pending.shown)
+        with session(self.backbones) as ledger:
+            return self._learn(task, rollouts, pending.bank, memory, ledger, run_id=pending.run_id)
+
+    async def aforward(self, *args: Any, **kwargs: Any) -> dspy.Prediction:
+        """``forward`` for asyncio: runs in its own thread."""
+        return await run_in_thread(type(self).forward, self, *args, **kwargs)
+
+    async def arecall(self, *args: Any, **kwargs: Any) -> Memory:
+        """``recall`` for asyncio."""
+        return await run_in_thread(self.recall, *args, **kwargs)
+
+    async def aresume(self, pending: Pending) -> dspy.Prediction:
+        """``resume`` for asyncio."""
+        return await run_in_thread(self.resume, pending)
+
+    def _rollouts(
+        self, task: Task, memory: Memory, environments: EnvironmentFactory, keep: Callable[[Trajectory], object]
+    ) -> tuple[tuple[Trajectory, ...], dict[str, Any]]:
+        """Act, and ``keep`` each rollout. Returns them, and more fields of the prediction."""
+        raise NotImplementedError
+
+    def _lessons(self, task: Task, trajectories: tuple[Trajectory, ...], learn: bool = True) -> Lessons:
+        """Learn from rollouts, or, without ``learn``, only select one."""
+        raise NotImplementedError
+
+    def _learn(
+        self,
+        task: Task,
+        rollouts: tuple[Trajectory, ...],
+        bank: MemoryBank,
+        memory: Memory,
+        ledger: Ledger,
+        *,
+        run_id: str,
+        **more: Any,
+    ) -> dspy.Prediction:
+        """Append the lessons of rollouts that are pending in ``bank``.
+
+        The experience is None if the run learned from other rollouts of the task meanwhile.
+
+        Raises:
+            UnparseableOutput: The bank counts the tries; at the last one the verdict is ``unknown`` instead.
+        """
+        try:
+            lessons = self._lessons(task, rollouts)
+        except UnparseableOutput as exc:
+            if bank.record_failure(task, str(exc), run_id=run_id, trajectories=rollouts) < MAX_TRIES:
+                raise
+            note = f"not distilled: {exc}"
+            unknown = Verdict(label="unknown", reasons=str(exc))
+            lessons = Lessons([unknown] * len(rollouts), Distilled(note=note), Selection(0, note=note))
+        experience = bank.append(
+            task,
+            rollouts,
+            lessons.verdicts,
+            lessons.drafts.drafts,
+            run_id=run_id,
+            polarity=lessons.polarity,
+            distiller=lessons.drafts.distiller,
+            note=lessons.drafts.note,
+            shown=memory.items,
+            again=False,  # a deleted lesson stays deleted
+        )
+        if experience.trajectories != rollouts:
+            return self._prediction(lessons, rollouts, memory, ledger, **more)
+        lessons = replace(lessons, verdicts=experience.verdicts)
+        return self._prediction(lessons, rollouts, memory, ledger, experience, **more)
+
+    def _prediction(
+        self,
+        lessons: Lessons,
+        rollouts: Sequence[Trajectory],
+        memory: Memory,
+        ledger: Ledger,
+        experience: Experience | None = None,
+        stored: bool = False,
+        **more: Any,
+    ) -> dspy.Prediction:
+        """Return the prediction of a call, for the selected rollout."""
+        chosen = lessons.selection.index
+        return dspy.Prediction(
+            answer=rollouts[chosen].answer,
+            trajectory=rollouts[chosen],
+            verdict=lessons.verdicts[chosen] if lessons.verdicts else None,
+            memory=memory,
+            memory_items=experience.items if experience else (),
+            experience=experience,
+            stored=stored,
+            usage=ledger.usage(),
+            **more,
+        )
+
+
+class ReasoningBank(Learner):
+    """An agent that learns from its own successes and failures: ``program(task=task, bank=bank)``.
+
+    The bank is an argument and language models are bound when a call is made, so the program can be copied, compiled
+    and saved like any other dspy program; its state contains prompts only.
+
+    Args:
+        config: Settings of the steps; ``ProgramConfig.paper()`` has the paper's values.
+        backbones: ``Backbones``, or a dict role -> language model. Without them dspy's configured LM plays every role.
+        environments: Makes the environment of a rollout from the task.
+        judge: Replaces the LLM judge: ``(task, trajectory) -> Verdict``; may be async.
+        reranker: Chooses among ``RetrieveConfig.candidates`` matches.
+    """
+
+    def __init__(
+        self,
+        config: ProgramConfig | None = None,
+        *,
+        backbones: Backbones | Mapping[str, Any] | None = None,
+        environments: EnvironmentFactory = make_environment,
+        judge: JudgeProtocol | None = None,
+        reranker: Reranker | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(config, ProgramConfig | None):
+            raise ConfigError(f"got {type(config).__name__} for config; expected a ProgramConfig (models: backbones=)")
+        config = config or ProgramConfig()
+        self.backbones = Backbones.of(backbones)
+        self.environments = environments
+        self.retrieve = Retrieve(config.retrieve, reranker)
+        self.act = Act(config.act)
+        self.judge: Any = Judge(config.judge) if judge is None else judge
+        self.distill = Distill(config.distill)
 
     def learn(
         self,
@@ -150,7 +269,11 @@ class ReasoningBank(dspy.Module):
             UnparseableOutput: As for a call. After ``MAX_TRIES`` of them for a rollout, it is stored without lessons.
         """
         check_bank(bank)
-        _check_memory(memory)
+        if not isinstance(memory, Memory | None):
+            raise InputError(
+                f"memory must be the object returned by recall(), not a {type(memory).__name__}; pass `memory`, not its"
+                " block"
+            )
         task = as_task(task)
         rollout = to_trajectory(task, trajectory)
         label = _label(outcome, verdict)
@@ -169,7 +292,7 @@ class ReasoningBank(dspy.Module):
         memory = memory or Memory()
         with session(self.backbones) as ledger:
             bank.record(task, rollout, run_id=run_id, shown=memory.items)
-            done: Experience | None = self._learn(task, rollout, bank, memory, ledger, run_id=run_id).experience
+            done: Experience | None = self._learn(task, (rollout,), bank, memory, ledger, run_id=run_id).experience
             return done or self.learn(task, rollout, bank, run_id=run_id)  # another call of the run was faster
 
     def resume(self, pending: Pending) -> dspy.Prediction:
@@ -180,123 +303,29 @@ class ReasoningBank(dspy.Module):
         """
         if len(pending.trajectories) != 1:
             raise InputError(f"task {pending.task.id}: {len(pending.trajectories)} pending rollouts; use MaTTS.resume")
-        with session(self.backbones) as ledger:
-            (trajectory,) = pending.trajectories
-            memory = render(pending.shown)
-            return self._learn(pending.task, trajectory, pending.bank, memory, ledger, run_id=pending.run_id)
-
-    async def aforward(self, *args: Any, **kwargs: Any) -> dspy.Prediction:
-        """``forward`` for asyncio: runs in its own thread."""
-        return await run_in_thread(type(self).forward, self, *args, **kwargs)
-
-    async def arecall(self, *args: Any, **kwargs: Any) -> Memory:
-        """``recall`` for asyncio."""
-        return await run_in_thread(self.recall, *args, **kwargs)
+        return super().resume(pending)
 
     async def alearn(self, *args: Any, **kwargs: Any) -> Experience:
         """``learn`` for asyncio."""
         return await run_in_thread(self.learn, *args, **kwargs)
 
-    async def aresume(self, pending: Pending) -> dspy.Prediction:
-        """``resume`` for asyncio."""
-        return await run_in_thread(self.resume, pending)
+    def _rollouts(
+        self, task: Task, memory: Memory, environments: EnvironmentFactory, keep: Callable[[Trajectory], object]
+    ) -> tuple[tuple[Trajectory, ...], dict[str, Any]]:
+        trajectory = self.act(task, memory, environments)
+        keep(trajectory)
+        return (trajectory,), {}
 
-    def _learn(
-        self,
-        task: Task,
-        trajectory: Trajectory,
-        bank: MemoryBank,
-        memory: Memory,
-        ledger: Ledger,
-        *,
-        run_id: str,
-    ) -> dspy.Prediction:
-        """Judge, distill, append (paper, section 3.2)."""
-
-        def teach() -> Lessons:
-            verdict = judge_rollout(self.judge, task, trajectory)
-            return Lessons((verdict,), self.distill(task.without_ground_truth(), trajectory, verdict))
-
-        lessons, experience = append_lessons(teach, task, (trajectory,), bank, memory, run_id=run_id)
-        return predict_with(lessons, (trajectory,), memory, ledger, experience)
+    def _lessons(self, task: Task, trajectories: tuple[Trajectory, ...], learn: bool = True) -> Lessons:
+        """Judge and distill (paper, section 3.2)."""
+        if not learn:
+            return Lessons()
+        (trajectory,) = trajectories
+        verdict = judge_rollout(self.judge, task, trajectory)
+        return Lessons((verdict,), self.distill(task.without_ground_truth(), trajectory, verdict))
 
 
-@dataclass(frozen=True)
-class Lessons:
-    """The result of learning from a task's rollouts: a verdict for each, drafts, and the selected rollout."""
-
-    verdicts: Sequence[Verdict] = ()
-    drafts: Distilled = field(default_factory=Distilled)
-    selection: Selection = field(default_factory=lambda: Selection(0))
-    polarity: Polarity | None = None
-
-
-def append_lessons(
-    teach: Callable[[], Lessons],
-    task: Task,
-    trajectories: tuple[Trajectory, ...],
-    bank: MemoryBank,
-    memory: Memory,
-    *,
-    run_id: str,
-) -> tuple[Lessons, Experience | None]:
-    """Append the lessons that ``teach`` returns for rollouts that are pending in ``bank``.
-
-    The experience is None if the run learned from other rollouts of the task meanwhile.
-
-    Raises:
-        UnparseableOutput: The bank counts the tries; at the last one the verdict is ``unknown`` instead.
-    """
-    try:
-        lessons = teach()
-    except UnparseableOutput as exc:
-        if bank.record_failure(task, str(exc), run_id=run_id, trajectories=trajectories) < MAX_TRIES:
-            raise
-        note = f"not distilled: {exc}"
-        unknown = Verdict(label="unknown", reasons=str(exc))
-        lessons = Lessons([unknown] * len(trajectories), Distilled(note=note), Selection(0, note=note))
-    experience = bank.append(
-        task,
-        trajectories,
-        lessons.verdicts,
-        lessons.drafts.drafts,
-        run_id=run_id,
-        polarity=lessons.polarity,
-        distiller=lessons.drafts.distiller,
-        note=lessons.drafts.note,
-        shown=memory.items,
-        again=False,  # a deleted lesson stays deleted
-    )
-    if experience.trajectories != trajectories:
-        return lessons, None
-    return replace(lessons, verdicts=experience.verdicts), experience
-
-
-def predict_with(
-    lessons: Lessons,
-    rollouts: Sequence[Trajectory],
-    memory: Memory,
-    ledger: Ledger,
-    experience: Experience | None = None,
-    stored: bool = False,
-    **more: Any,
-) -> dspy.Prediction:
-    """Return the prediction of a call, for the selected rollout."""
-    chosen = lessons.selection.index
-    return dspy.Prediction(
-        answer=rollouts[chosen].answer,
-        trajectory=rollouts[chosen],
-        verdict=lessons.verdicts[chosen] if lessons.verdicts else None,
-        memory=memory,
-        memory_items=experience.items if experience else (),
-        experience=experience,
-        stored=stored,
-        usage=ledger.usage(),
-        **more,
-    )
-
-
-def stored_lessons(known: Experience) -> Lessons:
+def _stored(known: Experience) -> Lessons:
     """The verdicts of an experience. Its first success is selected: which rollout was submitted is not stored."""
     labels = [verdict.label for verdict in known.verdicts]
     chosen = labels.index("success") if "success" in labels else 0
@@ -341,9 +370,3 @@ def _label(outcome: Any, verdict: str | None) -> Literal["success", "failure"] |
     if verdict not in (None, "success", "failure"):
         raise InputError(f"learn: verdict is {verdict!r:.60}; expected 'success' or 'failure'")
     return verdict  # type: ignore[return-value]
-
-
-def _check_memory(memory: object) -> None:
-    if memory is not None and not isinstance(memory, Memory):
-        kind = type(memory).__name__
-        raise InputError(f"memory must be the object returned by recall(), not a {kind}; pass `memory`, not its block")

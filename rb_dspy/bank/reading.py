@@ -103,12 +103,13 @@ def snapshot_of(reader: Reader, row: SnapshotRow, scope: str) -> Snapshot:
     return Snapshot(name=row.name, scope=scope, seq=row.seq, digest=text, created_at=row.created_at)
 
 
-def versions_of(reader: Reader, id: str) -> set[str]:
-    """The ids of an item and of its versions before and after edits."""
+def versions_of(reader: Reader, id: str, *, earlier: bool = True) -> set[str]:
+    """The ids of an item and of its versions after edits, and, with ``earlier``, before them."""
     ids, new = {id}, {id}
     while new:
         edits = [entry for entry in reader.journal(subjects=new) if entry.kind == "edit"]
-        edits += [entry for each in new for entry in reader.journal(item=each)]
+        if earlier:
+            edits += [entry for each in new for entry in reader.journal(item=each)]
         new = {each for entry in edits for each in (entry.subject, *entry.items)} - ids
         ids |= new
     return ids

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from rb_dspy.bank.reading import grouped, history_of
+from rb_dspy.bank.reading import grouped, history_of, versions_of
 from rb_dspy.bank.store.base import ExperienceRow, ItemRow, PendingKey
 from rb_dspy.bank.store.overlay import Reader
 from rb_dspy.errors import InputError
@@ -69,23 +69,14 @@ def source_of(reader: Reader, name: str, *, ended: bool, edits: bool) -> Source:
         return Source(name, experiences=frozenset(row.seq for row in rows))
     if rows := reader.experiences(ids=[name], ended=ended):
         return Source(name, experiences=frozenset(row.seq for row in rows))
-    return Source(name, items=frozenset({name, *(later_ids(reader, name) if edits else ())}))
-
-
-def later_ids(reader: Reader, id: str) -> set[str]:
-    """The ids that an item got by edits."""
-    found, new = set[str](), {id}
-    while new:
-        new = {each for entry in reader.journal(subjects=new) if entry.kind == "edit" for each in entry.items} - found
-        found |= new
-    return found
+    return Source(name, items=frozenset(versions_of(reader, name, earlier=False) if edits else {name}))
 
 
 def current_ids(reader: Reader) -> dict[str, list[str]]:
     """The items that edits replaced, and the items that have taken their places."""
     present = {row.id for row in reader.items()}
     replaced = {entry.subject for entry in reader.journal() if entry.kind == "edit"} - present
-    return {id: sorted(later_ids(reader, id) & present) or [id] for id in replaced}
+    return {id: sorted(versions_of(reader, id, earlier=False) & present) or [id] for id in replaced}
 
 
 def unknown(reader: Reader, id: str, what: str, place: str) -> InputError:
@@ -95,7 +86,7 @@ def unknown(reader: Reader, id: str, what: str, place: str) -> InputError:
         return InputError(f"{place} has nothing of {kind} {value[:40]!r}")
     hint = ""
     changes = history_of(reader, id)
-    if later := later_ids(reader, id) & {row.id for row in reader.items()}:
+    if later := versions_of(reader, id, earlier=False) & {row.id for row in reader.items()}:
         hint = f"; it was edited and is {min(later)} now"
     elif changes and changes[-1].kind in ("delete", "rollback", "purge"):
         hint = f"; a {changes[-1].kind} at {changes[-1].created_at} removed it"

@@ -20,7 +20,7 @@ from rb_dspy.bank.admission import (
 from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.reading import key_of
 from rb_dspy.bank.removal import plan
-from rb_dspy.bank.store.base import Entry, ExperienceRow, ItemRow, PendingKey, PendingRow, SnapshotRow, VectorRow
+from rb_dspy.bank.store.base import Entry, ExperienceRow, ItemRow, PendingKey, PendingRow, SnapshotRow, Unit
 from rb_dspy.bank.store.overlay import Reader, Scope, Writer
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.protocols import Embedder, Vectors
@@ -120,7 +120,7 @@ def _append(writer: Writer, page: Sequence[NewExperience], vectors: dict[str, li
             remove(writer, new.corrects, "delete", descendants=False, note=f"corrected by {new.id}")
     count = sum(1 + len(new.items) for new in fresh)
     seq = writer.allocate(count) - count
-    experiences, items, units, exposures, entries = [], list[ItemRow](), list[VectorRow](), [], []
+    experiences, items, units, exposures, entries = [], list[ItemRow](), list[tuple[Unit, int, Vectors]](), [], []
     for new in fresh:
         row = replace(new.row, seq=seq + 1)
         rows = [
@@ -134,8 +134,8 @@ def _append(writer: Writer, page: Sequence[NewExperience], vectors: dict[str, li
             raise StorageError(f"experience {new.id} was purged meanwhile; append it again")
         if rows:
             first, *others = vectors[new.id]
-            units.append(VectorRow("experience", row.seq, first))
-            units += [VectorRow("item", each.seq, vector) for each, vector in zip(rows, others, strict=True)]
+            units.append(("experience", row.seq, first))
+            units += [("item", each.seq, vector) for each, vector in zip(rows, others, strict=True)]
         exposures += [(row.seq, id) for id in dict.fromkeys(new.draft.shown)]
         entries.append(Entry(seq, new.id, "append", tuple(item.id for item in new.items), "", row.created_at))
     writer.add(experiences=experiences, items=items, vectors=units, exposures=exposures, entries=entries)
@@ -211,8 +211,8 @@ def edit(writer: Writer, id: str, new: ItemRow, vector: Vectors, note: str, loca
         for n, row in enumerate(moved, 1)
     ]
     writer.end([row.seq for row in before], last)
-    new_vectors = [VectorRow("item", row.seq, vector) for row in rows]
-    writer.add(items=rows, vectors=new_vectors, entries=[Entry(last, id, "edit", (new.id,), note, now())])
+    entry = Entry(last, id, "edit", (new.id,), note, now())
+    writer.add(items=rows, vectors=[("item", row.seq, vector) for row in rows], entries=[entry])
 
 
 def remove(writer: Writer, name: str, kind: Literal["delete", "rollback"], *, descendants: bool, note: str) -> Removal:

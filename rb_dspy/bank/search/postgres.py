@@ -12,7 +12,6 @@ from rb_dspy.bank.search.words import is_unspaced, query_words
 from rb_dspy.bank.store.base import Filter, Hit, Unit
 from rb_dspy.bank.store.postgres import MAX_INDEXED, PostgresDatabase
 from rb_dspy.bank.store.sql import SqlScope
-from rb_dspy.errors import EmbedderMismatch
 from rb_dspy.protocols import Vectors
 from rb_dspy.text import normalize
 
@@ -37,13 +36,9 @@ class PostgresSearcher:
     """
 
     def __init__(self, database: PostgresDatabase, scope: SqlScope) -> None:
+        self.embedder = ""
         self._database = database
         self._scope = scope
-        self._embedder = ""
-
-    @property
-    def embedder(self) -> str:
-        return self._embedder
 
     def is_empty(self, unit: Unit) -> bool:
         with self._reading() as (connection, _):
@@ -87,16 +82,11 @@ class PostgresSearcher:
     def _reading(self) -> Iterator[tuple[Connection, int]]:
         """Yield a connection, and the highest number used. Raises ``EmbedderMismatch`` if the bank was moved."""
         with self._database.reading() as connection:
-            mark, _, embedder = self._scope.watermark()
-            if embedder and embedder != self._embedder:  # empty if this read began before the first vector
-                if self._embedder:
-                    moved = f"{self._scope.location}: was moved to the embedder {embedder} meanwhile"
-                    raise EmbedderMismatch(f"{moved}; open or fork it again")
-                self._embedder = embedder
+            mark, _, self.embedder = self._scope.watermark(self.embedder)
             yield connection, mark
 
     def _values(self, unit: Unit) -> dict[str, Any]:
-        return {"scope": self._scope.id, "unit": unit, "embedder": self._embedder}
+        return {"scope": self._scope.id, "unit": unit, "embedder": self.embedder}
 
 
 _OURS = "scope_id = :scope AND unit = :unit AND embedder = :embedder"

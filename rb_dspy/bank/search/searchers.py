@@ -4,40 +4,18 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import Protocol
 
 from rb_dspy.bank.search.ivf import EXACT_ROWS
+from rb_dspy.bank.search.postgres import PostgresSearcher
 from rb_dspy.bank.search.vectors import VectorIndex
 from rb_dspy.bank.search.words import WordIndex
 from rb_dspy.bank.store.base import Filter, Hit, IndexRow, Unit
 from rb_dspy.bank.store.overlay import Overlay
 from rb_dspy.bank.store.sql import SqlScope
-from rb_dspy.errors import EmbedderMismatch
 from rb_dspy.protocols import Vectors
 
 _PAGE = 5_000
 """Rows added to an index at once."""
-
-
-class Searcher(Protocol):
-    """Ranks the rows of a scope as it is now. Safe to use from threads."""
-
-    @property
-    def embedder(self) -> str:
-        """Id of the embedder whose vectors were ranked last; empty if there were none."""
-        ...
-
-    def is_empty(self, unit: Unit) -> bool:
-        """Whether the scope has never had rows of this unit."""
-        ...
-
-    def nearest(self, unit: Unit, vector: Vectors, count: int, only: Filter) -> list[Hit]:
-        """The rows that are nearest to ``vector`` (cosine)."""
-        ...
-
-    def matching(self, unit: Unit, query: str, count: int, only: Filter) -> list[Hit]:
-        """The rows that share words with ``query`` (BM25)."""
-        ...
 
 
 class StoreSearcher:
@@ -45,17 +23,13 @@ class StoreSearcher:
 
     def __init__(self, scope: SqlScope, exact_rows: int = EXACT_ROWS) -> None:
         """``exact_rows``: see ``VectorIndex``."""
+        self.embedder = ""
         self._scope = scope
         self._exact_rows = exact_rows
         self._epoch = 0
-        self._embedder = ""
         self._lock = threading.Lock()
         self._vectors: dict[Unit, tuple[VectorIndex, int]] = {}
         self._words: dict[Unit, tuple[WordIndex, int]] = {}
-
-    @property
-    def embedder(self) -> str:
-        return self._embedder
 
     def is_empty(self, unit: Unit) -> bool:
         cached = self._vectors.get(unit)
@@ -75,17 +49,12 @@ class StoreSearcher:
 
     def _index(self, unit: Unit) -> tuple[VectorIndex, int]:
         """Return the index, with everything committed before this call, and the last number in it."""
-        seq, epoch, embedder = self._scope.watermark()
+        seq, epoch, self.embedder = self._scope.watermark(self.embedder)
         if epoch != self._epoch:
             with self._lock:
                 self._epoch = epoch
                 self._vectors.clear()
                 self._words.clear()
-        if embedder and embedder != self._embedder:  # empty if this read began before the first vector
-            if self._embedder:
-                moved = f"{self._scope.location}: was moved to the embedder {embedder} meanwhile"
-                raise EmbedderMismatch(f"{moved}; open or fork it again")
-            self._embedder = embedder
         cached = self._vectors.get(unit)
         if cached is not None and cached[1] >= seq:
             return cached
@@ -149,3 +118,11 @@ class OverlaySearcher:
 
 def _merged(below: list[Hit], own: list[Hit], count: int) -> list[Hit]:
     return sorted([*below, *own], key=lambda hit: (-hit.score, -hit.seq))[:count]
+
+
+Searcher = StoreSearcher | PostgresSearcher | OverlaySearcher
+"""Ranks the rows of a scope as it is now. Safe to use from threads.
+
+``embedder`` is the id of the embedder whose vectors were ranked last, empty if there were none. ``is_empty``: whether
+the scope has never had rows of a unit. ``nearest`` returns rows by cosine, ``matching`` those that share words.
+"""

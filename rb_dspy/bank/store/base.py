@@ -10,7 +10,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypedDict
 
-from rb_dspy.protocols import Vectors
 from rb_dspy.schema import ChangeKind, Label, Polarity
 
 Unit = Literal["experience", "item"]
@@ -95,15 +94,6 @@ class PendingRow:
     created_at: str
     tries: int = 0
     error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class VectorRow:
-    """The vector of an experience or an item row: shape ``(dimension,)``, unit length, float32."""
-
-    unit: Unit
-    seq: int
-    vector: Vectors
 
 
 class IndexRow(NamedTuple):

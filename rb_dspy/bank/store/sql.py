@@ -20,13 +20,14 @@ from rb_dspy.bank.store.base import (
     PendingRow,
     SnapshotRow,
     Unit,
-    VectorRow,
 )
 from rb_dspy.bank.store.embedders import add_vectors, check_embedder, embedder_of, meta, packed_bytes, set_meta
 from rb_dspy.bank.store.postgres import PostgresDatabase
 from rb_dspy.bank.store.sqlite import SqliteDatabase
 from rb_dspy.bank.store.statements import Connection, insert, run
 from rb_dspy.bank.store.tables import TEXTS
+from rb_dspy.errors import EmbedderMismatch
+from rb_dspy.protocols import Vectors
 
 _INDEX_PAGE = 5_000
 """Rows of the index read per page."""
@@ -159,15 +160,13 @@ class SqlWriter(SqlReader):
         *,
         experiences: Sequence[ExperienceRow] = (),
         items: Sequence[ItemRow] = (),
-        vectors: Sequence[VectorRow] = (),
+        vectors: Sequence[tuple[Unit, int, Vectors]] = (),
         exposures: Sequence[tuple[int, str]] = (),
         entries: Sequence[Entry] = (),
     ) -> None:
         self._insert("experiences", map(_values, experiences))
         self._insert("items", map(_values, items))
-        add_vectors(
-            self._connection, self._embedder, [(self._scope_id, row.unit, row.seq, row.vector) for row in vectors]
-        )
+        add_vectors(self._connection, self._embedder, [(self._scope_id, *row) for row in vectors])
         shown = enumerate(exposures)
         self._insert("exposures", ({"experience": seq, "item_id": id, "place": place} for place, (seq, id) in shown))
         self._insert("journal", map(_entry, entries))
@@ -245,10 +244,18 @@ class SqlScope(SqlReader):
         with self.database.reading() as connection:
             return embedder_of(connection)
 
-    def watermark(self) -> tuple[int, int, str]:
+    def watermark(self, known: str) -> tuple[int, int, str]:
+        """Return the highest number used, the epoch, and the embedder, or ``known`` if there are no vectors yet.
+
+        Raises:
+            EmbedderMismatch: The bank belongs to another embedder than ``known``.
+        """
         values = ", ".join(f"(SELECT value FROM meta WHERE key = '{key}')" for key in ("epoch", "embedder"))
         ((seq, epoch, embedder),) = self._rows(f"SELECT seq, {values} FROM scopes WHERE id = :scope")
-        return int(seq), int(epoch or 0), embedder or ""
+        if embedder and known not in ("", embedder):
+            moved = f"{self.location}: was moved to the embedder {embedder} meanwhile"
+            raise EmbedderMismatch(f"{moved}; open or fork it again")
+        return int(seq), int(epoch or 0), embedder or known
 
     @contextmanager
     def reading(self) -> Iterator[SqlReader]:
