@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Iterable
 from decimal import Decimal
 
+from rb_dspy.schema import Outcome
+
 _QUOTES = {'"': '"', "'": "'", "`": "`", "“": "”", "‘": "’"}
 
 _WHOLE = r"(0|[1-9]\d*|[1-9]\d{0,2}(,\d{3})+)"
@@ -30,6 +32,10 @@ class AcceptedAnswers:
 
     def __contains__(self, answer: str) -> bool:
         return _key(answer) in self._keys
+
+    def outcome(self, answer: str) -> Outcome:
+        success = answer in self
+        return Outcome(reward=float(success), success=success)
 
 
 def unquoted(text: str) -> str:

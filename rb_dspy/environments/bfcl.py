@@ -20,6 +20,7 @@ from typing import Any
 from rb_dspy.environments.functions import ANSWER, Functions, parse_call
 from rb_dspy.environments.generated import TaskArgs, in_turn, mixed_seed, select_templates
 from rb_dspy.errors import MissingDependency
+from rb_dspy.jsonl import read_objects
 from rb_dspy.protocols import Environment
 from rb_dspy.schema import MemoryDraft, Outcome, Task
 
@@ -173,14 +174,10 @@ def _folder() -> Path:
 @functools.cache
 def _entries() -> dict[str, dict[str, Any]]:
     """Id -> entry of the base category, with its questions and gold calls by turn."""
-
-    def lines(path: Path) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
     data, name = _folder() / "data", "BFCL_v4_multi_turn_base.json"
-    gold = {each["id"]: each["ground_truth"] for each in lines(data / "possible_answer" / name)}
+    gold = {each["id"]: each["ground_truth"] for _, each in read_objects(data / "possible_answer" / name)}
     entries = {}
-    for entry in lines(data / name):
+    for _, entry in read_objects(data / name):
         questions = ["\n".join(message["content"] for message in turn) for turn in entry["question"]]
         entries[entry["id"]] = {**entry, "questions": questions, "gold": gold[entry["id"]]}
     return entries

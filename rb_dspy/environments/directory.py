@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from rb_dspy.environments.answers import AcceptedAnswers
 from rb_dspy.environments.generated import TaskArgs, mixed_seed, select_templates
+from rb_dspy.environments.single_turn import SingleTurn
 from rb_dspy.protocols import Environment, EnvironmentFamily
 from rb_dspy.schema import MemoryDraft, Outcome, Task
 
@@ -132,8 +133,8 @@ def _alerts(seed: int, templates: Sequence[str], name: str, flip: bool) -> Itera
         )
 
 
-class _Alert(Environment):
-    """One alert and one action. ``reset`` starts it again."""
+class _Alert(SingleTurn):
+    """One alert and one action."""
 
     action_rules = (
         "Your action is the name of one team, copied from the list of valid actions. There is one turn; after it you"
@@ -141,30 +142,17 @@ class _Alert(Environment):
     )
 
     def __init__(self, args: _Args) -> None:
+        super().__init__(lambda _: AcceptedAnswers([args.owner]).outcome, self._told)
         self._args = args
-        self._answer: str | None = None
 
     def reset(self, task: Task) -> str:
-        self._args = _Args.of(task)
-        self._answer = None
+        super().reset(task)
         return f"Which team owns the service {self._args.service}?"
-
-    def step(self, action: str) -> tuple[str, bool]:
-        if self._answer is not None:
-            return "The alert is closed: a team was named before.", True
-        self._answer = action
-        verdict = "Right" if self._is_right() else "Wrong"
-        # A sentence of its own: small models read "Wrong: the service ..." as if the owner were wrong.
-        return f"{verdict}. The service {self._args.service} is owned by team {self._args.owner}.", True
 
     def valid_actions(self) -> Sequence[str]:
         return self._args.teams
 
-    def answer(self) -> str | None:
-        return self._answer
-
-    def outcome(self) -> Outcome:
-        return Outcome(reward=float(self._is_right()), success=self._is_right())
-
-    def _is_right(self) -> bool:
-        return self._answer is not None and self._answer in AcceptedAnswers([self._args.owner])
+    def _told(self, outcome: Outcome) -> str:
+        verdict = "Right" if outcome.success else "Wrong"
+        # A sentence of its own: small models read "Wrong: the service ..." as if the owner were wrong.
+        return f"{verdict}. The service {self._args.service} is owned by team {self._args.owner}."

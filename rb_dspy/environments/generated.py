@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import importlib.util
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Self
+from typing import Self, TypeVar
 
 import pydantic
 
-from rb_dspy.errors import InputError
+from rb_dspy.errors import InputError, MissingDependency
 from rb_dspy.schema import Frozen, Task
+
+T = TypeVar("T")
 
 MAX_MISSES = 500
 """A template has run out of tasks after this many unusable or repeated draws in a row."""
@@ -65,12 +68,19 @@ def distinct(draws: Iterable[tuple[Hashable, Task] | None]) -> Iterator[Task]:
             yield draw[1]
 
 
-def in_turn(sources: Iterable[Iterator[Task]]) -> Iterator[Task]:
-    """Yield one task of each source in turn, until all have run out."""
+def in_turn(sources: Iterable[Iterator[T]]) -> Iterator[T]:
+    """Yield one value of each source in turn, until all have run out."""
     live = deque(sources)
     while live:
         source = live.popleft()
-        task = next(source, None)
-        if task is not None:
+        value = next(source, None)
+        if value is not None:
             live.append(source)
-            yield task
+            yield value
+
+
+def require(*modules: str) -> None:
+    """Raise ``MissingDependency`` if a package of the extra ``text`` is missing. Imports nothing."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise MissingDependency(f"{module} is not installed; pip install 'rb-dspy[text]'")

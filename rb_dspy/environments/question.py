@@ -67,14 +67,7 @@ class Question(EnvironmentFamily):
 
 def _scorer(task: Task) -> Score | None:
     accepted = AcceptedAnswers(_answers(task))
-    if not accepted:
-        return None
-
-    def score(answer: str) -> Outcome:
-        success = answer in accepted
-        return Outcome(reward=float(success), success=success)
-
-    return score
+    return accepted.outcome if accepted else None
 
 
 def _answers(task: Task) -> tuple[str, ...]:

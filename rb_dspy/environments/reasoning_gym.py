@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
 import random
@@ -13,10 +12,10 @@ from typing import Any, Literal
 import pydantic
 
 from rb_dspy.environments.answers import unquoted
-from rb_dspy.environments.generated import TaskArgs, distinct, in_turn, mixed_seed, select_templates
+from rb_dspy.environments.generated import TaskArgs, distinct, in_turn, mixed_seed, require, select_templates
 from rb_dspy.environments.reasoning_gym_families import TEMPLATES
 from rb_dspy.environments.single_turn import Score, SingleTurn
-from rb_dspy.errors import InputError, MissingDependency
+from rb_dspy.errors import InputError
 from rb_dspy.protocols import Environment
 from rb_dspy.schema import Outcome, Task
 
@@ -65,9 +64,7 @@ class ReasoningGym:
     name = "reasoning-gym"
 
     def check(self) -> None:
-        for module in ("reasoning_gym", "pycosat"):  # the package always imports its SAT solver
-            if importlib.util.find_spec(module) is None:
-                raise MissingDependency(f"{module} is not installed; pip install 'rb-dspy[text]'")
+        require("reasoning_gym", "pycosat")  # the package always imports its SAT solver
 
     def templates(self) -> Sequence[str]:
         return TEMPLATES

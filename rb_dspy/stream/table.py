@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, time
 from decimal import Decimal
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -145,11 +146,8 @@ def _rows(path: Path, text: str, mark: str, header: list[str]) -> Iterator[tuple
                 f"{path}:{line}: has {len(cells)} cells, and the header has {len(header)}; put a text with {mark!r} in"
                 " quotes"
             )
-        cells += [""] * (len(header) - len(cells))
-        yield (
-            f"{path}:{line}",
-            {name: cell if cell.strip() else None for name, cell in zip(header, cells, strict=False)},
-        )
+        row = zip_longest(header, cells[: len(header)], fillvalue="")
+        yield f"{path}:{line}", {name: cell if cell.strip() else None for name, cell in row}
 
 
 def _records(path: Path, text: str, mark: str, *, strict: bool = True) -> Iterator[tuple[int, list[str]]]:

@@ -118,40 +118,35 @@ class Faulty:
         return self._inner.action_rules
 
     def reset(self, task: Task) -> str:
-        self._maybe_fail("reset")
-        return self._padded(self._inner.reset(task))
+        return self._padded(self._for("reset").reset(task))
 
     def step(self, action: str) -> tuple[str, bool]:
-        self._maybe_fail("step")
-        observation, done = self._inner.step(action)
+        observation, done = self._for("step").step(action)
         return self._padded(observation), done
 
     def reopen(self) -> str | None:
-        self._maybe_fail("reopen")
-        observation = getattr(self._inner, "reopen", lambda: None)()
+        observation = getattr(self._for("reopen"), "reopen", lambda: None)()
         return None if observation is None else self._padded(observation)
 
     def valid_actions(self) -> Sequence[str] | None:
-        self._maybe_fail("valid_actions")
-        return self._inner.valid_actions()
+        return self._for("valid_actions").valid_actions()
 
     def answer(self) -> str | None:
-        self._maybe_fail("answer")
-        return self._inner.answer()
+        return self._for("answer").answer()
 
     def outcome(self) -> Outcome | None:
-        self._maybe_fail("outcome")
-        return self._inner.outcome()
+        return self._for("outcome").outcome()
 
     def close(self) -> None:
-        self._maybe_fail("close")
-        self._inner.close()
+        self._for("close").close()
 
-    def _maybe_fail(self, method: Method) -> None:
+    def _for(self, method: Method) -> Environment:
+        """Return the other environment for a call of ``method``, or raise the error."""
         if method == self._at:
             self._calls_left -= 1
             if self._calls_left < 0 and self._error is not None:
                 raise self._error
+        return self._inner
 
     def _padded(self, observation: str) -> str:
         return observation + "x" * self._padding

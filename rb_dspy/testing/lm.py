@@ -142,9 +142,6 @@ class AsyncScriptedEngine:
     async def aclose(self) -> None:
         """Nothing to release."""
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> AsyncScriptedEngine:
-        return self
-
 
 class ScriptedLM(dspy.LM):
     """A ``dspy.LM`` that passes ``rollout_id`` on as ``Prompt.seed``; dspy does not send it to engines."""
