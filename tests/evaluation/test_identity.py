@@ -60,8 +60,8 @@ def closing(value: object) -> Any:
 
 
 def changed(source: str, **names: Any) -> Any:
-    """The function ``desk`` of a module with other code."""
-    space = {"__name__": __name__, **names}
+    """The function ``desk`` of a notebook, which has no file."""
+    space = {"__name__": "notebook", **names}
     exec(source, space)
     return space["desk"]
 
