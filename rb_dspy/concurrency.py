@@ -56,7 +56,9 @@ def _cancellable() -> Iterator[None]:
         _flags.reset(token)
 
 
-def run_parallel(jobs: Sequence[Callable[[], T]], limit: int | None = None) -> list[T | Exception]:
+def run_parallel(
+    jobs: Sequence[Callable[[], T]], limit: int | None = None, *, wait: bool = False
+) -> list[T | Exception]:
     """Run ``jobs`` in threads and return their results in the order of the jobs.
 
     The trace of dspy is merged in the order of the jobs, so optimizers see the same trace every time.
@@ -64,6 +66,7 @@ def run_parallel(jobs: Sequence[Callable[[], T]], limit: int | None = None) -> l
     Args:
         jobs: Functions without arguments.
         limit: Maximum number of jobs at the same time; None: all of them.
+        wait: After Ctrl-C, return only when the running jobs have stopped.
 
     Returns:
         The result of each job, or the exception that it raised.
@@ -89,7 +92,7 @@ def run_parallel(jobs: Sequence[Callable[[], T]], limit: int | None = None) -> l
             ]
             results = [future.result() for future in futures]
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(wait=wait, cancel_futures=True)
     if outer is not None:
         for trace in traces:
             outer.extend(trace or [])

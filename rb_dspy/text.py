@@ -118,6 +118,13 @@ def cut(text: str, max_tokens: int) -> str:
     return f"{text[:head]}{marker.replace(str(len(text)), str(left_out), 1)}{text[len(text) - tail :]}"
 
 
+def middle_cut(text: str, limit: int = 160) -> str:
+    """``text`` on one line, cut in its middle if it is longer than ``limit``: the end often decides."""
+    line = " ".join(text.split())
+    half = (limit - 3) // 2
+    return line if len(line) <= limit else f"{line[:half]} … {line[-half:]}"
+
+
 def _fitting(text: str, max_tokens: int) -> int:
     """How many characters at the start of ``text`` are at most ``max_tokens``."""
     return bisect.bisect_right(

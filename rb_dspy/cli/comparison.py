@@ -13,14 +13,14 @@ from rich.text import Text
 
 from rb_dspy.backbones import active
 from rb_dspy.bank import MemoryBank
-from rb_dspy.cli.output import emit, ends_on_interrupt, err, middle_cut, out, print_json, print_row, table
+from rb_dspy.cli.output import emit, ends_on_interrupt, err, out, print_json, print_row, table
 from rb_dspy.config import Settings
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.matts import BankProgram
 from rb_dspy.schema import Task
 from rb_dspy.stream import RunReport, TaskResult, run_stream
 from rb_dspy.stream.templates import family_attribute
-from rb_dspy.text import counted
+from rb_dspy.text import counted, middle_cut
 
 
 def compare_memory(program: BankProgram, name: str, tasks: Sequence[Task], chosen: Settings, *, json_: bool) -> None:

@@ -15,11 +15,11 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from rb_dspy.cli.output import middle_cut, one_line, print_row, rollout_number
+from rb_dspy.cli.output import one_line, print_row, rollout_number
 from rb_dspy.schema import Outcome, StopReason, Task, Trajectory, Verdict
 from rb_dspy.steps import Act, Contrast, Distill, Judge, Memory, Refine, Retrieve, Select
 from rb_dspy.stream import TaskResult
-from rb_dspy.text import counted
+from rb_dspy.text import counted, middle_cut
 
 _ENDED_EARLY: dict[StopReason, str] = {
     "max_steps": "the step limit was reached",

@@ -91,13 +91,6 @@ def one_line(text: str, limit: int = 80) -> str:
     return f"{whole if len(whole) > limit // 2 else line[: limit - 1]}…"
 
 
-def middle_cut(text: str, limit: int = 160) -> str:
-    """``text`` on one line, cut in its middle if it is longer than ``limit``."""
-    line = " ".join(text.split())
-    half = limit // 2
-    return line if len(line) <= limit else f"{line[:half]} … {line[-half:]}"
-
-
 def rollout_number(rollout_id: str) -> str:
     """The number of a rollout as people read it: from 1."""
     return str(int(rollout_id) + 1) if rollout_id.isdecimal() else rollout_id

@@ -20,7 +20,7 @@ from rb_dspy.compile.progress import OnProgress, Reporter
 from rb_dspy.compile.result import Candidate, Compiled, Part
 from rb_dspy.compile.search import Budgeted, Search, Setup
 from rb_dspy.compile.state import prompts_of, set_prompts, state_of
-from rb_dspy.compile.steps import CompileStep
+from rb_dspy.compile.steps import CompileStep, step_module
 from rb_dspy.matts import BankProgram
 from rb_dspy.protocols import Embedder
 from rb_dspy.stream import Streams, fingerprint
@@ -85,7 +85,7 @@ def compile_program(
         check_budget(budget, len(examples.train), len(examples.dev))
 
         search = Search(setup, Metric(step, work), examples.dev)
-        student = Budgeted(setup.module(work.deepcopy()), search)
+        student = Budgeted(step_module(work.deepcopy(), step), search)
         reporter.phase(optimizer_name(optimizer), budget)
         with dspy.track_usage() as reflected:
             best = optimize(optimizer, Job(student, search, examples.train, examples.dev, seed, threads))

@@ -15,7 +15,7 @@ from rb_dspy.config import MattsMode
 from rb_dspy.schema import MemoryItem, Outcome, Task, Trajectory, Verdict
 from rb_dspy.steps import Selection
 from rb_dspy.stream import RunReport, TaskResult
-from rb_dspy.text import counted
+from rb_dspy.text import counted, middle_cut
 
 MAX_CHARS = 4000
 """Longest feedback."""
@@ -29,13 +29,6 @@ _STOPPED = {
     "context": "was stopped because the transcript became too long",
     "unparseable": "was stopped because an answer of the agent could not be parsed",
 }
-_LESSONS = (
-    "Lessons of yours after which every task failed:",
-    "Lessons of yours after which some tasks failed:",
-    "Lessons of yours after which every task was solved:",
-    "Lessons of yours that no later task with ground truth was shown:",
-    "Lessons of yours that were not stored, and why:",
-)
 _NO_LESSON = re.compile(r"(dropped: |not distilled|no lesson).*", re.DOTALL)
 
 
@@ -94,14 +87,14 @@ class _View:
         """The tasks with ground truth that were shown lessons, or with ``lessons`` False those that were not."""
         return [r for r, p in self.done() if r.outcome is not None and bool(p.memory.items) is lessons]
 
-    def listed(self, heading: str, entries: Entries) -> list[str]:
+    def listed(self, heading: str, entries: Entries, most: int = MAX_ENTRIES) -> list[str]:
         """The entries under a heading, first those of the call that is shown; empty if there are none."""
         if not entries:
             return []
         mine = [f"- (the call shown here) {text}" for result, text in entries if result.task.instruction == self.task]
         lines = mine + [f"- {text}" for result, text in entries if result.task.instruction != self.task]
-        more = [f"- and {len(lines) - MAX_ENTRIES} more"] if len(lines) > MAX_ENTRIES else []
-        return [heading, *lines[:MAX_ENTRIES], *more]
+        more = [f"- and {len(lines) - most} more"] if len(lines) > most else []
+        return [heading, *lines[:most], *more]
 
 
 def _summary(report: RunReport) -> str:
@@ -109,7 +102,7 @@ def _summary(report: RunReport) -> str:
     errors = [result.error for result in results if result.error]
     unscored = sum(result.unscored for result in results)
     parts = [f"The stream had {counted(len(results), 'task')}, {_solved(results)} solved"]
-    parts += [f"{len(errors)} failed with an error, the first: {_short(errors[0], 200)}"] if errors else []
+    parts += [f"{len(errors)} failed with an error, the first: {middle_cut(errors[0], 200)}"] if errors else []
     parts += [f"{unscored} without ground truth"] if unscored else []
     return f"{'; '.join(parts)}."
 
@@ -136,40 +129,40 @@ def _judge(view: _View) -> list[str]:
 
 def _lessons(author: str) -> Callable[[_View], list[str]]:
     def describe(view: _View) -> list[str]:
-        groups: dict[str, Entries] = {heading: [] for heading in _LESSONS}
-        failed, mixed, helped, unused, dropped = groups.values()
-        seen: set[str] = set()
+        lessons: dict[str, tuple[float, TaskResult, str]] = {}
+        dropped: Entries = []
         for result, prediction in view.done():
             if author not in _authors(result, view.mode):
                 continue
             if note := _NO_LESSON.search(prediction.experience.note):
-                dropped.append((result, f"on task {_quoted(result.task)}: {_short(note[0], 300)}"))
-            for item in prediction.memory_items:
-                if item.id in seen:  # the same text learned again is the same lesson
-                    continue
-                seen.add(item.id)
-                uses = [
-                    u for u, p in view.done() if u.outcome is not None and item.id in {i.id for i in p.memory.items}
-                ]
-                solved = _solved(uses)
-                group = unused if not uses else helped if solved == len(uses) else mixed if solved else failed
-                group.append((result, _lesson(result, item, uses)))
-        lines = [line for heading, entries in groups.items() for line in view.listed(heading, entries)]
-        if not lines:
+                dropped.append((result, f"on task {_quoted(result.task)}: {middle_cut(note[0], 300)}"))
+            for item in prediction.memory_items:  # the same text learned again is the same lesson
+                uses = [u for u, p in view.done() if u.outcome and any(shown.id == item.id for shown in p.memory.items)]
+                share = _solved(uses) / len(uses) if uses else 2.0
+                lessons.setdefault(item.id, (share, result, _lesson(result, item, uses)))
+        if not lessons and not dropped:
             return ["You wrote none of the lessons of this stream."]
+        worst_first: Entries = [
+            (source, text) for _, source, text in sorted(lessons.values(), key=lambda each: each[0])
+        ]
         without = view.scored(lessons=False)
-        return [*lines, f"For comparison, tasks without any lesson: {_solved(without)} of {len(without)} solved."]
+        return [
+            *view.listed("Lessons of yours, first those after which tasks failed:", worst_first, 2 * MAX_ENTRIES),
+            *view.listed("Lessons of yours that were not stored, and why:", dropped),
+            f"For comparison, tasks without any lesson: {_solved(without)} of {len(without)} solved.",
+        ]
 
     return describe
 
 
 def _lesson(source: TaskResult, item: MemoryItem, uses: Sequence[TaskResult]) -> str:
     """A lesson, and how the tasks ended that were shown it."""
-    parts = [f"{item.title!r} (from task {_quoted(source.task)}): {_short(item.content, 160)}"]
-    if uses:
-        solved = [_quoted(use.task) for use in uses if use.solved]
-        parts.append(f"Shown for {counted(len(uses), 'task')}, {len(solved)} solved.")
-        parts += [f"Solved with it: {', '.join(solved[:3])}."] if solved else []
+    lesson = f"{item.title!r} (from task {_quoted(source.task)}): {middle_cut(item.content, 160)}"
+    if not uses:
+        return f"{lesson} It was shown for no later task with ground truth."
+    solved = [_quoted(use.task) for use in uses if use.solved]
+    parts = [lesson, f"Shown for {counted(len(uses), 'task')}, {len(solved)} solved."]
+    parts += [f"Solved with it: {', '.join(solved[:3])}."] if solved else []
     for use in [use for use in uses if not use.solved][:2]:
         parts.append(f"Failed with it: {_quoted(use.task)}, which {_ending(use.prediction.trajectory)}.")  # type: ignore[union-attr]
     return " ".join(parts)
@@ -233,7 +226,7 @@ def _refine(first: bool) -> Callable[[_View], list[str]]:
                     continue
                 at = f" The work ended at step {check.after}: {_step(rollout, check.after)}." if check.after else ""
                 now = f" It is {'right' if after.success else 'wrong'} now." if check.decision == "revise" else ""
-                text = f"{_quoted(result.task)}: your findings were: {_short(check.findings, 240)}{at}{now}"
+                text = f"{_quoted(result.task)}: your findings were: {middle_cut(check.findings, 240)}{at}{now}"
                 groups.setdefault((before.success, check.decision), []).append((result, text))
         return [
             f"Right work was confirmed {counted(len(groups.get((True, 'confirm'), ())), 'time')}.",
@@ -292,16 +285,16 @@ def _known(result: TaskResult) -> list[tuple[Trajectory, bool]]:
 def _misjudged(task: Task, trajectory: Trajectory, verdict: Verdict, reward: float, step: int | None) -> str:
     truth = "failure" if verdict.label == "success" else "success"
     decided = f" Step {step} of {len(trajectory.steps)} decided it: {_step(trajectory, step)}." if step else ""
-    answer = f" The answer was '{_short(trajectory.answer, 120)}'." if trajectory.answer is not None else ""
+    answer = f" The answer was '{middle_cut(trajectory.answer, 120)}'." if trajectory.answer is not None else ""
     return (
         f"{_quoted(task)}: you said {verdict.label}, the environment says {truth} (reward {reward:g}).{decided}{answer}"
-        f" Your reasons were: {_short(verdict.reasons, 240)}"
+        f" Your reasons were: {middle_cut(verdict.reasons, 240)}"
     )
 
 
 def _passed_over(task: Task, rollouts: Sequence[Trajectory], selection: Selection, best: int, success: bool) -> str:
     """Attempts are named by how they ended, because the selector saw them in another order."""
-    why = f" Your analysis was: {_short(selection.analysis, 240)}" if selection.analysis else ""
+    why = f" Your analysis was: {middle_cut(selection.analysis, 240)}" if selection.analysis else ""
     return (
         f"{_quoted(task)}: you chose the attempt that {_ending(rollouts[selection.index])}. Better was the one that"
         f" {_ending(rollouts[best])}; the environment says that it {'succeeded' if success else 'came closer'}.{why}"
@@ -318,12 +311,12 @@ def _ending(trajectory: Trajectory) -> str:
 def _step(trajectory: Trajectory, number: int) -> str:
     """Action and observation of step ``number``, from 1."""
     step = trajectory.steps[number - 1]
-    seen = f" gave '{_short(step.observation, 160)}'" if step.observation else " was done"
-    return f"'{_short(step.action, 120)}'{seen}"
+    seen = f" gave '{middle_cut(step.observation, 160)}'" if step.observation else " was done"
+    return f"'{middle_cut(step.action, 120)}'{seen}"
 
 
 def _shown(item: MemoryItem) -> str:
-    return f"It was shown the lesson {item.title!r} ({_short(item.content, 160)})."
+    return f"It was shown the lesson {item.title!r} ({middle_cut(item.content, 160)})."
 
 
 def _solved(results: Sequence[TaskResult]) -> int:
@@ -331,14 +324,7 @@ def _solved(results: Sequence[TaskResult]) -> int:
 
 
 def _quoted(task: Task) -> str:
-    return f'"{_short(task.instruction, 120)}"'
-
-
-def _short(text: str, limit: int) -> str:
-    """``text`` on one line, cut in the middle: the end often decides."""
-    line = " ".join(text.split())
-    half = (limit - 3) // 2
-    return line if len(line) <= limit else f"{line[:half]} … {line[-half:]}"
+    return f'"{middle_cut(task.instruction, 120)}"'
 
 
 def _cut(text: str) -> str:

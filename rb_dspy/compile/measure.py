@@ -10,7 +10,7 @@ import dspy
 
 from rb_dspy.compile.metric import Metric
 from rb_dspy.compile.search import Setup
-from rb_dspy.compile.steps import balanced
+from rb_dspy.compile.steps import balanced, step_module
 from rb_dspy.concurrency import run_parallel
 from rb_dspy.errors import InfrastructureError, UnparseableOutput, describe_error
 from rb_dspy.evaluation import Arm, Comparison, compare, evaluate
@@ -56,7 +56,7 @@ def compare_examples(setup: Setup, changed: BankProgram | None, examples: Sequen
     """
     programs = [setup.program] if changed is None else [setup.program, changed]
     setup.reporter.phase(f"scoring {name}", len(programs) * len(examples))
-    sides = [_score(setup, setup.module(each), examples) for each in programs]
+    sides = [_score(setup, step_module(each, setup.step), examples) for each in programs]
     (rows, errors), (rows_after, errors_after) = sides[0], sides[-1]
     return compare(rows, rows_after, errors_before=errors, errors_after=errors_after)
 

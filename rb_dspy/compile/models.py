@@ -5,9 +5,9 @@ So an interrupted compile that is started again with the same arguments makes on
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import dspy
@@ -36,8 +36,7 @@ class Models:
         proposer = backbones.lm("agent") if reflection is None else Backbones(agent=reflection).lm("agent")
         self._watch = _Watch(str(proposer.model))
         self.reflection = proposer.copy(cache=True, callbacks=[*(proposer.callbacks or ()), self._watch])
-        self._samples: dict[Sample, Backbones] = {}
-        self._lock = threading.Lock()
+        self._sampling = cache(self._resampled)
 
     @property
     def agent(self) -> Any:
@@ -61,20 +60,13 @@ class Models:
         if self._watch.error is not None and not self._watch.answers:
             raise InfrastructureError(f"reflection: no call was answered; the last one: {self._watch.error}")
 
-    def _sampling(self, sample: Sample) -> Backbones:
+    def _resampled(self, sample: Sample) -> Backbones:
         rollout, temperature = sample
-        with self._lock:
-            if sample not in self._samples:
-                lms = self.backbones.lms()
-                copies = {id(lm): _resampled(lm, rollout, temperature) for lm in lms.values()}
-                self._samples[sample] = Backbones(**{role: copies[id(lm)] for role, lm in lms.items()})
-            return self._samples[sample]
-
-
-def _resampled(lm: Any, rollout: int, temperature: float | None) -> Any:
-    if temperature is None or getattr(lm, "omit_temperature", False):
-        return lm.copy(rollout_id=rollout)
-    return lm.copy(rollout_id=rollout, temperature=temperature)
+        copies: dict[int, Any] = {}
+        for lm in self.backbones.lms().values():
+            fixed = temperature is None or getattr(lm, "omit_temperature", False)
+            copies[id(lm)] = lm.copy(rollout_id=rollout, **({} if fixed else {"temperature": temperature}))
+        return Backbones(**{role: copies[id(lm)] for role, lm in self.backbones.lms().items()})
 
 
 class _Watch(BaseCallback):

@@ -51,10 +51,9 @@ def optimize(optimizer: str | Any, job: Job) -> Any:
     Raises:
         RBError: The error that ended the search (``Search.check``), or the optimizer itself failed.
     """
-    run = _RUN[optimizer] if isinstance(optimizer, str) else _own(optimizer)
     try:
         with redirect_stdout(sys.stderr), dspy.context(max_errors=_NEVER):
-            result = run(job)
+            result = _RUN[optimizer](job) if isinstance(optimizer, str) else _own(optimizer, job)
     except Exception as exc:
         job.search.check()  # raises the more likely cause
         if isinstance(exc, RBError):
@@ -81,13 +80,10 @@ def optimizer_name(optimizer: Any) -> str:
     return optimizer if isinstance(optimizer, str) else type(optimizer).__name__
 
 
-def _own(optimizer: Any) -> Callable[[Job], Any]:
-    def run(job: Job) -> Any:
-        takes_dev = "valset" in inspect.signature(optimizer.compile).parameters
-        sets = {"trainset": list(job.train), **({"valset": list(job.dev)} if takes_dev else {})}
-        return optimizer.compile(job.student, **sets)
-
-    return run
+def _own(optimizer: Any, job: Job) -> Any:
+    takes_dev = "valset" in inspect.signature(optimizer.compile).parameters
+    sets = {"trainset": list(job.train), **({"valset": list(job.dev)} if takes_dev else {})}
+    return optimizer.compile(job.student, **sets)
 
 
 def _gepa(job: Job) -> Any:

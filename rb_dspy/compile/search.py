@@ -15,7 +15,7 @@ from rb_dspy.compile.metric import PREFIX, Metric, demonstrable
 from rb_dspy.compile.models import Models, Sample
 from rb_dspy.compile.progress import Reporter
 from rb_dspy.compile.state import Prompts, prompts_of
-from rb_dspy.compile.steps import CompileStep, step_module
+from rb_dspy.compile.steps import CompileStep
 from rb_dspy.errors import InfrastructureError, UnparseableOutput
 from rb_dspy.jsonl import digest
 from rb_dspy.matts import BankProgram
@@ -43,10 +43,6 @@ class Setup:
     orders: int
     seed: int
     threads: int
-
-    def module(self, program: BankProgram) -> dspy.Module:
-        """The part of ``program`` that is compiled."""
-        return step_module(program, self.step)
 
     def run(self, module: Any, inputs: dict[str, Any]) -> dspy.Prediction:
         """Run ``module(program)`` on the inputs of one example, with the language models that are in use."""

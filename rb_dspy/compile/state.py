@@ -110,7 +110,7 @@ def set_state(program: dspy.Module, state: Mapping[str, Any], *, source: str = "
         raise SignatureChanged(
             f"{source}: compiled for other signatures than this program has: {', '.join(changed)}; compile it again"
         )
-    set_prompts(program, saved_prompts(state, source))
+    set_prompts(program, {name: each.model_dump(exclude={"signature"}) for name, each in saved.items()})
 
 
 def saved_prompts(state: Mapping[str, Any], source: str) -> Prompts:

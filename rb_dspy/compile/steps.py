@@ -13,7 +13,7 @@ from rb_dspy.compile.feedback import decisive_step
 from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import InputError, UnparseableOutput
 from rb_dspy.matts import BankProgram, MaTTS
-from rb_dspy.schema import Outcome, Task, Trajectory, Verdict
+from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps import Memory
 from rb_dspy.stream import RunReport, TaskResult
 
@@ -29,7 +29,6 @@ class JudgeStep(dspy.Module):
         self.judge = program.judge
 
     def forward(self, task: Task, trajectory: Trajectory) -> dspy.Prediction:
-        """Return ``verdict``."""
         try:
             return dspy.Prediction(verdict=self.judge(task, trajectory))
         except UnparseableOutput as exc:
@@ -44,7 +43,6 @@ class SelectStep(dspy.Module):
         self.select = program.select
 
     def forward(self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict]) -> dspy.Prediction:
-        """Return ``selection``."""
         return dspy.Prediction(selection=self.select(task, trajectories, verdicts))
 
 
@@ -139,20 +137,15 @@ def balanced(examples: Sequence[Any], scores: Sequence[float]) -> dict[str, list
 def _judge(result: TaskResult) -> list[tuple[object, Any]]:
     pairs = zip(result.rollouts, result.outcomes, strict=False)
     known = [(rollout, outcome) for rollout, outcome in pairs if outcome is not None]
-    return [(_actions(rollout), _judge_example(result.task, rollout, outcome, known)) for rollout, outcome in known]
-
-
-def _judge_example(
-    task: Task, rollout: Trajectory, outcome: Outcome, known: Sequence[tuple[Trajectory, Outcome]]
-) -> Any:
-    decisive = decisive_step(rollout, outcome.success, [(other, ended.success) for other, ended in known])
-    return dspy.Example(
-        task=task.without_ground_truth(),
-        trajectory=rollout,
-        success=outcome.success,
-        reward=outcome.reward,
-        decisive=decisive,
-    ).with_inputs("task", "trajectory")
+    ended = [(rollout, outcome.success) for rollout, outcome in known]
+    task = result.task.without_ground_truth()
+    examples: list[tuple[object, Any]] = []
+    for rollout, outcome in known:
+        decisive = decisive_step(rollout, outcome.success, ended)
+        labels = {"success": outcome.success, "reward": outcome.reward, "decisive": decisive}
+        example = dspy.Example(task=task, trajectory=rollout, **labels).with_inputs("task", "trajectory")
+        examples.append((_actions(rollout), example))
+    return examples
 
 
 def _select(result: TaskResult) -> list[tuple[object, Any]]:

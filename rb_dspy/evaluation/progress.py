@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from rb_dspy.concurrency import check_cancelled
 from rb_dspy.evaluation.records import Journal, TaskRecord
 
 
@@ -32,72 +32,46 @@ class Progress:
 
 
 class Counter:
-    """Counts finished tasks, and tells threads when to stop."""
+    """Stores finished tasks, reports progress, and tells threads when to stop."""
 
     def __init__(self, total: int, journal: Journal, on_progress: Callable[[Progress], object] | None) -> None:
-        records = journal.all()
-        self._done, self._total = len(records), total
-        self._errors = sum(bool(record.error) for record in records)
-        self._calls = sum(record.calls for record in records)
-        self._tokens = sum(record.tokens for record in records)
+        self._total = total
         self._journal = journal
         self._on_progress = on_progress
         self._started = time.monotonic()
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._running = 0
-        self._ended = threading.Condition()
+        self._stopped = False
 
     def add(self, record: TaskRecord) -> None:
         """Store a record and report progress."""
         with self._lock:
             self._journal.add(record)
-            self._done += 1
-            self._errors += bool(record.error)
-            self._calls += record.calls
-            self._tokens += record.tokens
             if self._on_progress is None:
                 return
+            records = self._journal.all()
             self._on_progress(
                 Progress(
-                    done=self._done,
+                    done=len(records),
                     total=self._total,
                     arm=record.arm,
                     order=record.order,
                     task=record.task,
                     error=record.error,
-                    errors=self._errors,
-                    calls=self._calls,
-                    tokens=self._tokens,
+                    errors=sum(bool(each.error) for each in records),
+                    calls=sum(each.calls for each in records),
+                    tokens=sum(each.tokens for each in records),
                     seconds=time.monotonic() - self._started,
                 )
             )
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Stop the other cells before their next task if an error leaves the block."""
-        with self._ended:
-            self._running += 1
-        try:
-            self.check()
-            yield
-        except BaseException:
-            self._stopped.set()
-            raise
-        finally:
-            with self._ended:
-                self._running -= 1
-                self._ended.notify_all()
-
-    def wait(self) -> None:
-        """Stop all cells and wait for them, so that no thread outlives this evaluation."""
-        self._stopped.set()
-        with self._ended:
-            self._ended.wait_for(lambda: not self._running)
+    def stop(self) -> None:
+        """Stop all cells before their next task."""
+        self._stopped = True
 
     def check(self) -> None:
-        """Raise ``Stopped`` if another cell failed."""
-        if self._stopped.is_set():
+        """Raise ``Stopped`` if another cell failed, ``Cancelled`` after Ctrl-C."""
+        check_cancelled()
+        if self._stopped:
             raise Stopped
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -76,7 +75,7 @@ class TaskRecord(pydantic.BaseModel):
 
 
 class Journal:
-    """The records of an evaluation, in memory, and in a folder if it has one. Safe to use from threads.
+    """The records of an evaluation, in memory, and in a folder if it has one.
 
     Raises:
         InputError: The folder has another evaluation, another process works in it, or its records cannot be read.
@@ -86,7 +85,6 @@ class Journal:
     def __init__(self, folder: str | Path | None, plan: Mapping[str, Any], sizes: Mapping[Cell, int]) -> None:
         self.folder = None if folder is None else Path(folder)
         self._cells: dict[Cell, dict[str, TaskRecord]] = {cell: {} for cell in sizes}
-        self._lock = threading.Lock()
         self._claim: filelock.FileLock | None = None
         self.date = datetime.now(UTC).date().isoformat()
         """When the evaluation was started; empty if that is unknown."""
@@ -123,20 +121,17 @@ class Journal:
 
     def of(self, cell: Cell) -> dict[str, TaskRecord]:
         """A copy of the records of a cell: task id -> record."""
-        with self._lock:
-            return dict(self._cells[cell])
+        return dict(self._cells[cell])
 
     def all(self) -> list[TaskRecord]:
         """All records."""
-        with self._lock:
-            return [record for cell in self._cells.values() for record in cell.values()]
+        return [record for cell in self._cells.values() for record in cell.values()]
 
     def add(self, record: TaskRecord) -> None:
         """Store a record; it is on disk when this returns."""
-        with self._lock:
-            if self.folder is not None:
-                append(self.folder / RECORDS, record.model_dump(mode="json", exclude_defaults=True))
-            self._cells[record.arm, record.order][record.task] = record
+        if self.folder is not None:
+            append(self.folder / RECORDS, record.model_dump(mode="json", exclude_defaults=True))
+        self._cells[record.arm, record.order][record.task] = record
 
     def open_bank(
         self, number: int, order: int, start: MemoryBank | None, embedder: Embedder | str | None

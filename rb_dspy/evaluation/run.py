@@ -166,14 +166,14 @@ class _Cells:
             return
 
         def run(cell: Cell) -> None:
-            with self.counter.running():
+            try:
+                self.counter.check()
                 self._run(cell, most)
+            except BaseException:
+                self.counter.stop()
+                raise
 
-        try:
-            results = run_parallel([partial(run, cell) for cell in cells], jobs)
-        except BaseException:
-            self.counter.wait()
-            raise
+        results = run_parallel([partial(run, cell) for cell in cells], jobs, wait=True)
         errors = [result for result in results if isinstance(result, Exception)]
         if errors:
             raise min(errors, key=lambda error: isinstance(error, Stopped))  # the error that stopped the others

@@ -97,7 +97,7 @@ def _others(prompt: Prompt) -> Reply:
 
 
 def program(script: Callable[[Prompt], Reply] = learner, *, k: int = 6, **lm: Any) -> ReasoningBank:
-    config = ProgramConfig(retrieve=RetrieveConfig(k=k, min_score=-1.0))
+    config = ProgramConfig(retrieve=RetrieveConfig(k=k, min_score=-1.0, min_share=0.0))
     return ReasoningBank(config, backbones=Backbones(agent=scripted_lm(script, **lm)), environments=make_safe)
 
 
