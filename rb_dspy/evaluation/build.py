@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -28,8 +28,6 @@ HEADROOM = 0.15
 """Smallest gain of oracle lessons over no memory at which memory can help."""
 MIN_SHOWN = 3
 """Minimum number of times that a listed lesson was shown."""
-
-_Scores = dict[str, list[float | None]]
 
 
 @dataclass(frozen=True)
@@ -60,21 +58,22 @@ def build_report(
     known = {record.task for record in records if record.arm in arms and record.score is not None}
     if not known:
         raise no_truth(orders[0])
-    tables = {name: _Table(name, settings, orders, records, known) for name, settings in arms.items()}
+    tasks = [task.id for task in orders[0] if task.id in known]
+    by_arm = {name: [record for record in records if record.arm == name and record.task in known] for name in arms}
+    tables = {name: _Table(settings, tasks, len(orders), by_arm[name]) for name, settings in arms.items()}
     others = [name for name in arms if name != baseline]
     primary = "bank" if "bank" in others else others[0]
-    comparisons = {name: _compare(tables[baseline], tables[name], seed) for name in others}
-    gain = _gain_of_oracle(tables, seed)
-    tasks = len(known)
+    comparisons = {name: _compare(tables[baseline], tables[name]) for name in others}
+    gain = _gain_of_oracle(tables)
     return Report(
         stream=orders[0].name,
         digest=orders[0].digest,
-        tasks=tasks,
+        tasks=len(tasks),
         orders=len(orders),
         seed=seed,
         baseline=baseline,
         primary=primary,
-        exploratory=tasks < ENOUGH_TASKS or len(orders) < ENOUGH_ORDERS,
+        exploratory=len(tasks) < ENOUGH_TASKS or len(orders) < ENOUGH_ORDERS,
         arms={name: _arm(table, orders) for name, table in tables.items()},
         comparisons=adjust(comparisons, primary),
         headroom=None if gain is None else _headroom(gain),
@@ -93,56 +92,42 @@ def no_truth(stream: TaskStream) -> InputError:
 
 
 class _Table:
-    """The records of one arm as a table of tasks by orders; only the tasks that are ``known`` to have ground truth."""
+    """The records of one arm, as a table of tasks by orders."""
 
-    def __init__(
-        self,
-        name: str,
-        settings: ArmSettings,
-        orders: Sequence[TaskStream],
-        records: Sequence[TaskRecord],
-        known: Collection[str],
-    ) -> None:
+    def __init__(self, settings: ArmSettings, tasks: Sequence[str], orders: int, records: Iterable[TaskRecord]) -> None:
         self.settings = settings
-        mine = (record for record in records if record.arm == name and record.task in known)
-        self.records = sorted(mine, key=lambda record: (record.order, record.position))
+        self.orders = 1 if settings.repeats else orders
+        self.records = sorted(records, key=lambda record: (record.order, record.position))
+        self._tasks = tasks
         self._cells = {(record.task, record.order): record for record in self.records}
-        self._orders = len(orders)
-        self.tasks = [task.id for task in orders[0] if task.id in known]
 
     def at(self, task: str, order: int) -> TaskRecord | None:
         """The record of a task in an order; if one order counts for all, its record in that order."""
         return self._cells.get((task, 0 if self.settings.repeats else order))
 
-    def scores(self, orders: int | None = None) -> _Scores:
+    def score(self, task: str, order: int) -> float | None:
+        """The score of a task in an order; None if it is unknown."""
+        record = self.at(task, order)
+        return None if record is None else record.score
+
+    def scores(self, orders: int) -> dict[str, list[float | None]]:
         """Task -> score in each order."""
-        return {
-            task: [
-                None if (record := self.at(task, order)) is None else record.score
-                for order in range(orders or self._orders)
-            ]
-            for task in self.tasks
-        }
+        return {task: [self.score(task, order) for order in range(orders)] for task in self._tasks}
 
-    def errors(self, orders: int | None = None) -> list[Pair]:
+    def errors(self, orders: int) -> list[Pair]:
         """The pairs in which something broke."""
-        return [
-            (task, order)
-            for task in self.tasks
-            for order in range(orders or self._orders)
-            if (record := self.at(task, order)) is not None and record.error
-        ]
+        pairs = [(task, order) for task in self._tasks for order in range(orders)]
+        return [pair for pair in pairs if (record := self.at(*pair)) is not None and record.error]
 
 
-def _compare(before: _Table, after: _Table, seed: int) -> Comparison:
-    orders = 1 if before.settings.repeats and after.settings.repeats else None
+def _compare(before: _Table, after: _Table) -> Comparison:
+    orders = max(before.orders, after.orders)
     return compare(
         before.scores(orders),
         after.scores(orders),
         errors_before=before.errors(orders),
         errors_after=after.errors(orders),
         streams=before.settings.learns or after.settings.learns,
-        seed=seed,
     )
 
 
@@ -160,7 +145,7 @@ def _arm(table: _Table, orders: Sequence[TaskStream]) -> ArmReport:
         models=settings.models,
         runs=len(records),
         repeated=settings.repeats and len(orders) > 1,
-        success=mean_interval(table.scores(1 if settings.repeats else None)),
+        success=mean_interval(table.scores(table.orders)),
         steps=fmean(steps) if steps else None,
         tokens=tokens,
         tokens_per_success=tokens / solved if solved else None,
@@ -184,9 +169,9 @@ def _curve(table: _Table, orders: Sequence[TaskStream]) -> list[float | None]:
     at: dict[int, list[float]] = defaultdict(list)
     for order, stream in enumerate(orders):
         for position, task in enumerate(stream):
-            record = table.at(task.id, order)
-            if record is not None and record.score is not None:
-                at[position].append(record.score)
+            score = table.score(task.id, order)
+            if score is not None:
+                at[position].append(score)
     reach = length // 10
     curve = []
     for position in range(length):
@@ -195,13 +180,13 @@ def _curve(table: _Table, orders: Sequence[TaskStream]) -> list[float | None]:
     return curve
 
 
-def _gain_of_oracle(tables: Mapping[str, _Table], seed: int) -> Interval | None:
+def _gain_of_oracle(tables: Mapping[str, _Table]) -> Interval | None:
     by_memory: dict[str, _Table] = {}
     for table in tables.values():
         by_memory.setdefault(table.settings.memory, table)
     if not {"none", "oracle"} <= by_memory.keys():
         return None
-    return _compare(by_memory["none"], by_memory["oracle"], seed).difference
+    return _compare(by_memory["none"], by_memory["oracle"]).difference
 
 
 def _headroom(gain: Interval) -> Headroom:
@@ -214,12 +199,12 @@ def _lessons(table: _Table, baseline: _Table) -> list[LessonEffect]:
     titles: dict[str, str] = {}
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for record in table.records:
-        other = baseline.at(record.task, record.order)
-        if record.score is None or other is None or other.score is None:
+        before = baseline.score(record.task, record.order)
+        if record.score is None or before is None:
             continue
         for id, title in record.shown:
             titles[id] = title
-            pairs[id].append((record.score, other.score))
+            pairs[id].append((record.score, before))
     effects = [
         LessonEffect(
             id=id,

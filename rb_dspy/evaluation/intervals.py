@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from math import sqrt
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pydantic
@@ -40,8 +40,6 @@ MIN_TASKS, MIN_ORDERS = 5, 3
 """Required for a verdict: fewer say nothing about other tasks or orders."""
 NULL_TASKS = 60
 """Required for NULL: with fewer, even without any difference, 5 % of all tasks may still differ (rule of three)."""
-DRAWS = 10_000
-"""Number of bootstrap draws."""
 
 _DIFFERENCE_PSEUDO, _MEAN_PSEUDO = (-1.0, 1.0), (0.0, 0.0, 1.0, 1.0)
 _CELL_VARIANCE, _TASK_VARIANCE, _ORDER_VARIANCE = 0.42, 0.01, 0.001
@@ -73,8 +71,6 @@ class Comparison(pydantic.BaseModel):
     before: float
     after: float
     difference: Interval
-    bootstrap: Interval | None = None
-    """The interval by a bootstrap over tasks and orders, as a check; None with one order."""
     p: float
     p_holm: float | None = None
     """Adjusted for the number of comparisons; None for the primary one."""
@@ -108,7 +104,6 @@ def compare(
     errors_before: Collection[Pair] = (),
     errors_after: Collection[Pair] = (),
     streams: bool = False,
-    seed: int = 0,
 ) -> Comparison:
     """Compare two sides that did the same tasks in the same orders.
 
@@ -119,7 +114,6 @@ def compare(
         errors_after: The same for ``after``.
         streams: Whether lessons passed from task to task, so that one order is one draw; a single order then gets no
             verdict. False: the tasks of a single order stand alone.
-        seed: Seed of the bootstrap.
 
     Returns:
         The comparison, not adjusted for others (see ``adjust``). The same arguments give the same result.
@@ -145,7 +139,6 @@ def compare(
         before=float(_matrix(before, after)[every].mean()),
         after=float(_matrix(after, before)[every].mean()),
         difference=interval,
-        bootstrap=_bootstrap(difference, seed) if orders > 1 and tasks > 1 else None,
         p=p,
         tasks=tasks,
         orders=orders,
@@ -236,21 +229,6 @@ def _interval(values: NDArray[np.float64], pseudo: Sequence[float], least: float
     p = 2 * float(stdtr(degrees, -abs(center) / error))
     low, high = max(least, min(mean, center - reach)), min(1.0, max(mean, center + reach))
     return Interval(mean=mean, low=low, high=high), p
-
-
-def _bootstrap(values: NDArray[np.float64], seed: int) -> Interval:
-    """Quantiles of the mean over tasks and orders that are drawn with replacement."""
-    weights = (~np.isnan(values)).astype(np.float64)
-    filled = np.nan_to_num(values)
-    (tasks, orders), rng = values.shape, np.random.default_rng(seed)
-    means: list[Any] = []
-    for _ in range(10):  # in parts: ten thousand draws of many tasks would need gigabytes
-        of_tasks = rng.multinomial(tasks, [1 / tasks] * tasks, DRAWS // 10)
-        of_orders = rng.multinomial(orders, [1 / orders] * orders, DRAWS // 10)
-        total, weight = (((of_tasks @ each) * of_orders).sum(axis=1) for each in (filled, weights))
-        means.append(np.divide(total, weight, out=np.full(len(total), np.nan), where=weight > 0))
-    low, high = np.nanquantile(np.concatenate(means), [0.025, 0.975])
-    return Interval(mean=float(np.nanmean(values)), low=float(low), high=float(high))
 
 
 def _verdict(interval: Interval, clean: Interval | None, broken: bool, tasks: int) -> Conclusion:

@@ -138,14 +138,13 @@ def sections(report: Report) -> Iterator[Section]:
     )
     yield Section(
         f"Differences to {report.baseline}, in points, with 95 % intervals",
-        ("arm", "verdict", "difference", "p", "bootstrap", "without errors"),
+        ("arm", "verdict", "difference", "p", "without errors"),
         [
             [
                 name + " (primary)" * (name == report.primary),
                 _verdict(each),
                 each.difference,
                 _p_value(each),
-                "-" if each.bootstrap is None else points(each.bootstrap).partition(" ")[2],
                 _clean(each),
             ]
             for name, each in report.comparisons.items()

@@ -64,7 +64,7 @@ def evaluate(
         program: The program of arms that are only the name of a mode.
         orders: Number of task orders: the original one, then permuted by ``seed`` + 1, ``seed`` + 2, ...
         jobs: Cells (an arm in an order) that run in parallel, in threads.
-        seed: Seed of the orders, the mode ``shuffled`` and the bootstrap.
+        seed: Seed of the orders and of the mode ``shuffled``.
         baseline: The arm to compare the others with; default: "none" if there is one, else the first arm.
         lessons: For the arm "oracle": drafts, or a JSON Lines file; default: those of the environment's family.
         embedder: Embedder of the banks of arms without a bank.
