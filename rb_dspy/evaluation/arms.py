@@ -17,12 +17,13 @@ import dspy
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import RetrieveConfig
+from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import BackboneError, InputError
-from rb_dspy.evaluation.modes import Case, Cases, Placebo, Shuffled, Truth
+from rb_dspy.evaluation.modes import Case, Cases, Placebo, Shuffled, true_judge
 from rb_dspy.jsonl import read_objects
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.program import ReasoningBank, check_bank
-from rb_dspy.protocols import Embedder, EnvironmentFactory
+from rb_dspy.protocols import Embedder
 from rb_dspy.schema import MemoryDraft
 from rb_dspy.steps import Retrieve
 from rb_dspy.stream import TaskStream
@@ -97,13 +98,13 @@ def as_arms(arms: Mapping[str, ArmLike] | Sequence[ArmLike], program: BankProgra
     return named
 
 
-def prepare(arm: Arm, order: int, *, seed: int, draw: int) -> tuple[BankProgram, EnvironmentFactory]:
+def prepare(arm: Arm, order: int, *, seed: int, draw: int) -> tuple[BankProgram, ScoredEnvironments]:
     """The program and the environments of one cell.
 
     ``draw`` is the number of the cell: from 1 on, every cell samples anew, even if an LM caches its answers.
     """
     program: Any = copy.copy(arm.program)
-    environments: EnvironmentFactory = program.environments
+    environments = ScoredEnvironments(program.environments)
     if arm.backbones is not None:
         program.backbones = arm.backbones
     retrieve = program.retrieve
@@ -129,8 +130,7 @@ def prepare(arm: Arm, order: int, *, seed: int, draw: int) -> tuple[BankProgram,
         if isinstance(program, MaTTS):
             program.contrast = Cases()
     elif arm.memory == "true_verdicts":
-        truth = Truth(environments)
-        program.judge, environments = truth.judge, truth.environments
+        program.judge = true_judge(environments)
     if draw:
         program.backbones = _drawn(arm, draw)
     return program, environments

@@ -114,7 +114,7 @@ def chart(lines: Sequence[Line], x: Axis, y: Axis, *, main: str, names: int = 0)
             )
         path = " ".join(f"{across:.1f},{down:.1f}" for across, down in drawn)
         parts.append(
-            f'<polyline {_look(number, line, main)} points="{path}"><title>{_safe(line.name)}</title></polyline>'
+            f'<polyline {_look(number, line, main)} points="{path}"><title>{safe(line.name)}</title></polyline>'
         )
         radius = 4 if line.name == main else 2.6
         parts += [
@@ -125,7 +125,7 @@ def chart(lines: Sequence[Line], x: Axis, y: Axis, *, main: str, names: int = 0)
     if names:
         parts += _end_names(ends, main)
     about = f"{y.title} by {x.title}: {', '.join(line.name for line in lines)}"
-    return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{_safe(about)}">{"".join(parts)}</svg>'
+    return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{safe(about)}">{"".join(parts)}</svg>'
 
 
 def picture(lines: Sequence[Line], x: Axis, y: Axis, *, main: str, names: int = 0, scheme: Scheme = "both") -> str:
@@ -142,7 +142,7 @@ def keys(lines: Sequence[Line], main: str) -> str:
     """The names of the lines, each with a piece of its line, as HTML."""
     return "".join(
         f'<span><svg viewBox="0 0 30 10"><line {_look(number, line, main)} x1="0" y1="5" x2="30" y2="5"/></svg>'
-        f"{_safe(line.name)}</span>"
+        f"{safe(line.name)}</span>"
         for number, line in enumerate(lines)
     )
 
@@ -176,13 +176,13 @@ def _end_names(ends: Sequence[tuple[float, float, int, Line]], main: str) -> Ite
         level = max(down, level + 15)
         look = f'class="n{number % len(_COLORS)}"' + ' style="font-weight: 700"' * (line.name == main)
         across = max(each[1] for each in ends) + 10
-        yield f'<text {look} x="{across:.1f}" y="{level + 4:.1f}">{_safe(line.name)}</text>'
+        yield f'<text {look} x="{across:.1f}" y="{level + 4:.1f}">{safe(line.name)}</text>'
 
 
 def _text(text: str, x: float, y: float, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{_safe(text)}</text>' if text else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{safe(text)}</text>' if text else ""
 
 
-def _safe(text: str) -> str:
-    """``text`` on one line, escaped."""
+def safe(text: str) -> str:
+    """``text`` on one line, escaped for HTML and SVG."""
     return escape(" ".join(printable(text).split()))

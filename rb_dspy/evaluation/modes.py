@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import dspy
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import RetrieveConfig
-from rb_dspy.protocols import Environment, EnvironmentFactory
-from rb_dspy.schema import MemoryDraft, Outcome, Task, Trajectory, Verdict
+from rb_dspy.environments import ScoredEnvironments
+from rb_dspy.protocols import Judge
+from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
 from rb_dspy.steps import Distilled, Memory
 from rb_dspy.steps.memory import render
 from rb_dspy.steps.transcript import transcript
@@ -85,44 +86,16 @@ class Cases(dspy.Module):
         return Distilled(tuple(dict.fromkeys(draft for one in drafts for draft in one)))
 
 
-class Truth:
-    """A judge that knows the ground truth, which is read when the environment is closed."""
+def true_judge(environments: ScoredEnvironments) -> Judge:
+    """A judge that knows the ground truth of the rollouts in ``environments``."""
 
-    def __init__(self, environments: EnvironmentFactory) -> None:
-        self._environments = environments
-        self._outcomes: dict[tuple[str, str], Outcome | None] = {}
-
-    def environments(self, task: Task, rollout_id: str) -> Environment:
-        """An ``EnvironmentFactory``."""
-
-        def note(outcome: Outcome | None) -> None:
-            self._outcomes[task.id, rollout_id] = outcome
-
-        return cast(Environment, _Noting(self._environments(task, rollout_id), note))
-
-    def judge(self, task: Task, trajectory: Trajectory) -> Verdict:
-        """A ``Judge``."""
-        of_task = {rollout_id: outcome for (id, rollout_id), outcome in self._outcomes.items() if id == task.id}
-        outcome = next(iter(of_task.values())) if len(of_task) == 1 else of_task.get(trajectory.rollout_id)
+    def judge(task: Task, trajectory: Trajectory) -> Verdict:
+        outcome = environments.outcome(task.id, environments.rollout_of(task.id, trajectory))
         if outcome is None:
             return Verdict(label="unknown", reasons="no ground truth")
         return Verdict(label="success" if outcome.success else "failure", reasons="by ground truth")
 
-
-class _Noting:
-    """An environment that reports its outcome when the scorer reads it, before the judge is asked."""
-
-    def __init__(self, inner: Environment, note: Callable[[Outcome | None], None]) -> None:
-        self._inner = inner
-        self._note = note
-
-    def outcome(self) -> Outcome | None:
-        outcome = self._inner.outcome()
-        self._note(outcome)
-        return outcome
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    return judge
 
 
 def _filler(length: int) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING
 
-from rb_dspy.evaluation.chart import SOLVED, Line, chart, keys, known, positions, style
+from rb_dspy.evaluation.chart import SOLVED, Line, chart, keys, known, positions, safe, style
 from rb_dspy.evaluation.intervals import SMALLEST, Interval
 from rb_dspy.evaluation.markdown import Section, points, sections, sentences, title, verdict_sentence
-from rb_dspy.text import printable
 
 if TYPE_CHECKING:
     from rb_dspy.evaluation.report import Report
@@ -50,7 +48,7 @@ def page(report: Report) -> str:
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{_text(title(report))}</title>\n"
+        f"<title>{safe(title(report))}</title>\n"
         "<style>body { margin: 0; background: #ffffff } .rb { margin: 0 auto }\n"
         "@media (prefers-color-scheme: dark) { body { background: #15181e } }</style>\n"
         f"</head>\n<body>\n{fragment(report)}\n</body>\n</html>"
@@ -60,11 +58,11 @@ def page(report: Report) -> str:
 def fragment(report: Report) -> str:
     """The page without its frame, as a notebook shows it."""
     verdict, _, meaning = verdict_sentence(report).partition(": ")
-    design, origin, *headroom = (_text(sentence) for sentence in sentences(report))
+    design, origin, *headroom = (safe(sentence) for sentence in sentences(report))
     parts = [
         f"<style>{_STYLE}{style()}{_MEDIA}</style>",
-        f"<h1>{_text(title(report))}</h1>",
-        f'<div class="verdict {verdict}"><p><b>{verdict}</b>: {_text(meaning)}</p><p class="dim">{design}</p>'
+        f"<h1>{safe(title(report))}</h1>",
+        f'<div class="verdict {verdict}"><p><b>{verdict}</b>: {safe(meaning)}</p><p class="dim">{design}</p>'
         f'<p class="dim">{origin}</p></div>',
         *(f"<p>{each}</p>" for each in headroom),
         f"<h2>Solved along the stream</h2>{_curves(report)}",
@@ -76,16 +74,16 @@ def fragment(report: Report) -> str:
 def _section(section: Section) -> str:
     differences = [cell for row in section.rows for cell in row if isinstance(cell, Interval)]
     reach = max([0.1, *(abs(end) for each in differences for end in (each.low, each.high))])
-    head = "".join(f"<th>{_text(each)}</th>" for each in section.heads)
+    head = "".join(f"<th>{safe(each)}</th>" for each in section.heads)
     rows = [
-        "".join(f"<td>{_bar(each, reach) if isinstance(each, Interval) else _text(each)}</td>" for each in row)
+        "".join(f"<td>{_bar(each, reach) if isinstance(each, Interval) else safe(each)}</td>" for each in row)
         for row in section.rows
     ]
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     band = " Gray band: within 5 points." if differences else ""
     return (
-        f'<h2>{_text(section.title)}</h2><div class="wide"><table><thead><tr>{head}</tr></thead>'
-        f'<tbody>{body}</tbody></table></div><p class="dim">{_text(section.note)}{band}</p>'
+        f'<h2>{safe(section.title)}</h2><div class="wide"><table><thead><tr>{head}</tr></thead>'
+        f'<tbody>{body}</tbody></table></div><p class="dim">{safe(section.note)}{band}</p>'
     )
 
 
@@ -119,8 +117,3 @@ def _curves(report: Report) -> str:
         f'<div class="keys">{keys(lines, report.primary)}</div>{shown}'
         '<p class="dim">Mean over all orders and a fifth of the stream.</p>'
     )
-
-
-def _text(text: str) -> str:
-    """``text`` as content of the page, escaped."""
-    return escape(" ".join(printable(text).split()))

@@ -12,7 +12,6 @@ from typing import Any
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.concurrency import run_parallel
-from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation.arms import ArmLike, oracle_bank, prepare
 from rb_dspy.evaluation.build import build_report, no_truth
@@ -193,8 +192,7 @@ class _Cells:
                 bank = stack.enter_context(MemoryBank.open(None, scope="none", embedder=self.embedder))
             else:
                 bank = stack.enter_context(self.journal.open_bank(number, order, arm.bank, self.embedder))
-            scored = ScoredEnvironments(environments)
-            run = CellRun(name, order, program, scored, bank, run_id=self.run_id, learns=arm.learns)
+            run = CellRun(name, order, program, environments, bank, run_id=self.run_id, learns=arm.learns)
             run.play(stream, done, self.counter.add, self.counter.check, self.stop_after)
         if most is None and all(record.score is None for record in self.journal.of(cell).values()):
             raise no_truth(stream)
