@@ -15,6 +15,7 @@ import unicodedata
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -217,19 +218,15 @@ def _from_hub(name: str) -> Path:
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        folder = Path(snapshot_download(name, local_files_only=True))
-        if any(path.suffix in _WEIGHTS for path in folder.rglob("*")):
-            return folder  # otherwise a download was interrupted
-    except LocalEntryNotFoundError:
-        pass
-    except HFValidationError:
-        raise MissingDependency(f"embedding model {name!r}: no such folder, and not OWNER/MODEL of the hub") from None
-    try:
+        with suppress(LocalEntryNotFoundError):
+            folder = Path(snapshot_download(name, local_files_only=True))
+            if any(path.suffix in _WEIGHTS for path in folder.rglob("*")):
+                return folder  # otherwise a download was interrupted
         return Path(snapshot_download(name, ignore_patterns=_OTHER_ENGINES))
-    except OSError as exc:  # covers HTTP errors and HF_HUB_OFFLINE
+    except (OSError, HFValidationError) as exc:  # covers HTTP errors and HF_HUB_OFFLINE
         raise MissingDependency(
-            f"embedding model {name!r}: no such folder, and it could not be downloaded ({type(exc).__name__}); check"
-            " the name and the network, or give a folder"
+            f"embedding model {name!r}: no such folder, and it could not be downloaded ({type(exc).__name__});"
+            " expected a folder or OWNER/MODEL of the hub: check the name and the network"
         ) from exc
 
 

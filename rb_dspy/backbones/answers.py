@@ -54,21 +54,8 @@ class AnswerReader:
             except AdapterParseError:
                 if progress.emitted or not self.falls_back:
                     raise
-                return self._json_adapter()(*args, **kwargs)
-
-    async def acall(self, *args: Any, **kwargs: Any) -> Any:
-        """``__call__`` for asyncio."""
-        with adapter_fallback_scope() as progress:
-            try:
-                return await super().acall(*args, **kwargs)  # type: ignore[misc]
-            except AdapterParseError:
-                if progress.emitted or not self.falls_back:
-                    raise
-                return await self._json_adapter().acall(*args, **kwargs)
-
-    def _json_adapter(self) -> Any:
-        options = {name: getattr(self, name) for name in ("use_native_function_calling", "parallel_tool_calls")}
-        return reading(dspy.JSONAdapter(**options), self.limit // _CHARS_PER_TOKEN)
+                options = {name: getattr(self, name) for name in ("use_native_function_calling", "parallel_tool_calls")}
+                return reading(dspy.JSONAdapter(**options), self.limit // _CHARS_PER_TOKEN)(*args, **kwargs)
 
 
 def reading(adapter: Any, max_tokens: int = 0) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import dspy
@@ -57,59 +56,53 @@ class Act(dspy.Module):
                 parsed does not raise: the rollout ends with the stop reason ``unparseable``.
         """
         with open_environment(environments, task, rollout) as environment, metered() as ledger:
-            episode = Episode(self.predict, self.config, task, memory, environment, rollout, temperature)
-            episode.start()
+            episode = Episode(self, task, memory, environment, rollout, temperature)
             episode.play()
             return episode.trajectory(ledger.usage())
 
 
-@dataclass(eq=False)
 class Episode:
-    """A running rollout, which ``Refine`` can continue after its end.
+    """A running rollout, which ``Refine`` can continue after its end. It begins with the reset of the environment.
 
     The prompt only grows at its end: task and lessons are in the first turn, and ``dspy.History`` repeats earlier
     turns byte for byte, so the server's prefix cache stays valid from the second step on. Markers in texts of the task
     and the environment are escaped, and long observations are cut, in prompts only: steps are stored whole.
     """
 
-    _predict: Any
-    _config: ActConfig
-    _task: Task
-    _memory: Memory
-    _environment: Environment
-    _rollout: int
-    _temperature: float
-    _first_observation: str = ""
-    _steps: list[Step] = field(default_factory=list)
-    _history: list[dict[str, Any]] = field(default_factory=list)
-    _turn: dict[str, Any] = field(default_factory=dict)
-    _actions: dict[str, str] = field(default_factory=dict)
-    _stop: StopReason = "max_steps"
-
-    def start(self) -> None:
-        """Reset the environment."""
-        self._first_observation = _text(_guarded("reset", lambda: self._environment.reset(self._task)), "reset")
-        self._turn = {
-            "task": escape_markers(self._task.instruction),
-            "memory": self._memory.block,
-            "action_rules": escape_markers(
-                _text(_guarded("action_rules", lambda: self._environment.action_rules), "rules")
-            ),
+    def __init__(
+        self,
+        act: Act,
+        task: Task,
+        memory: Memory,
+        environment: Environment,
+        rollout: int = 0,
+        temperature: float = 0.0,
+    ) -> None:
+        self._act, self._task, self._environment, self._rollout = act, task, environment, rollout
+        self._temperature = temperature if act.config.temperature is None else act.config.temperature
+        self._steps: list[Step] = []
+        self._history: list[dict[str, Any]] = []
+        self._stop: StopReason = "max_steps"
+        self._first_observation = _text(_guarded("reset", lambda: environment.reset(task)), "reset")
+        rules = _text(_guarded("action_rules", lambda: environment.action_rules), "rules")
+        self._turn: dict[str, Any] = {
+            "task": escape_markers(task.instruction),
+            "memory": memory.block,
+            "action_rules": escape_markers(rules),
             **self._shown(self._first_observation),
         }
 
     def play(self) -> None:
         """Take turns until the episode ends, the step limit is reached, or an answer cannot be used."""
         first, stop_before = len(self._steps), self._stop
-        temperature = self._temperature if self._config.temperature is None else self._config.temperature
         self._stop = "max_steps"
-        for _ in range(self._config.max_steps):
+        for _ in range(self._act.config.max_steps):
             try:
                 said = call(
-                    self._predict,
+                    self._act.predict,
                     "agent",
-                    temperature=temperature,
-                    max_tokens=self._config.max_tokens,
+                    temperature=self._temperature,
+                    max_tokens=self._act.config.max_tokens,
                     rollout=self._rollout,
                     **self._turn,
                     history=dspy.History(messages=list(self._history)),
@@ -176,7 +169,7 @@ class Episode:
         if pattern:
             turn["action_pattern"] = pattern
         valid = _guarded("valid_actions", self._valid_actions)
-        self._actions = {}
+        self._actions: dict[str, str] = {}
         if valid is not None:
             if isinstance(valid, str) or not all(isinstance(action, str) for action in valid):
                 raise InfrastructureError(f"the environment's valid_actions returned {valid!r:.200}; expected texts")
@@ -189,7 +182,7 @@ class Episode:
         return valid if valid is None or isinstance(valid, str) else list(valid)
 
     def _observation(self, observation: str) -> str:
-        return escape_markers(cut(observation, self._config.observation_tokens))
+        return escape_markers(cut(observation, self._act.config.observation_tokens))
 
 
 @contextmanager

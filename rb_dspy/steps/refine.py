@@ -50,10 +50,9 @@ class Refine(dspy.Module):
             InfrastructureError: The first attempt failed.
         """
         with open_environment(environments, task, 0) as environment, metered() as ledger:
-            episode = Episode(act.predict, act.config, task, memory, environment, 0, 0.0)
-            episode.start()
+            episode = Episode(act, task, memory, environment)
             episode.play()
-            trajectory, checks = episode.trajectory(ledger.usage()), list[Check]()
+            trajectory, checks, error = episode.trajectory(ledger.usage()), list[Check](), ""
             try:
                 while len(checks) + 1 < passes:
                     check = self._check(task, trajectory, [each.findings for each in checks])
@@ -67,8 +66,8 @@ class Refine(dspy.Module):
                     elif self.config.until_confirmed:
                         break
             except RBError as exc:
-                return Refined(trajectory, len(checks) + 1, summary_line(exc))
-            return Refined(trajectory, len(checks) + 1)
+                error = summary_line(exc)
+            return Refined(trajectory, len(checks) + 1, error)
 
     def _check(self, task: Task, trajectory: Trajectory, findings: Sequence[str]) -> Check:
         """Check the work so far. A check that cannot be parsed counts as confirm."""
