@@ -117,8 +117,8 @@ class Backbones:
 
 def active() -> Backbones:
     """Return the backbones of the running program, or an empty one, with which every role has the configured LM."""
-    backbones: Backbones | None = dspy.settings.get(_KEY, None)
-    return backbones or _NONE
+    backbones: Backbones = dspy.settings.get(_KEY, None) or Backbones()
+    return backbones
 
 
 def lm_for(role: str) -> Any:
@@ -175,6 +175,3 @@ def _make_lm(config: BackboneConfig) -> Any:
         raise BackboneError(f"{config.model}: {exc}; check the name and the options of the model") from exc
     lm.omit_temperature = config.temperature == "none"
     return lm
-
-
-_NONE = Backbones()

@@ -1,4 +1,4 @@
-"""Usage per role: calls, tokens and seconds, even if rollouts run in threads.
+"""Usage per role: calls, tokens and seconds, even if rollouts run in threads; and what they cost.
 
 Ledgers are stored in dspy's settings, which reach copied contexts and the threads that dspy starts.
 """
@@ -6,12 +6,14 @@ Ledgers are stored in dspy's settings, which reach copied contexts and the threa
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import dspy
+from dspy.clients.model_metadata import model_info, rate
 
+from rb_dspy.backbones.roles import fallbacks
 from rb_dspy.schema import RoleUsage, Usage
 
 _KEY = "rb_dspy_ledgers"
@@ -64,6 +66,25 @@ def usage_of(tracker: Any, seconds: float) -> RoleUsage:
         cached_calls=0 if entries or tracker is None else 1,
         seconds=seconds,
     )
+
+
+def price_of(usage: Usage, models: Mapping[str, str]) -> float | None:
+    """Return US dollars for ``usage``, with role -> model; None if the price of a billed role is unknown.
+
+    Local models cost nothing. Prompt tokens from a provider's cache count like any other, so this is an upper bound.
+    """
+    total = 0.0
+    for role, used in usage.items():
+        model = next((models[name] for name in fallbacks(role) if name in models), "")
+        if used.calls <= used.cached_calls or model.startswith("local/"):
+            continue  # all answers are from dspy's cache, or from this machine
+        provider, name = model.split("/", 1) if "/" in model else ("openai", model)
+        listed = model_info(provider, name)
+        sent, written = rate(listed, "input_cost_per_token"), rate(listed, "output_cost_per_token")
+        if sent is None or written is None:
+            return None
+        total += used.prompt_tokens * sent + used.completion_tokens * written
+    return total
 
 
 def _open() -> tuple[Ledger, ...]:

@@ -8,7 +8,7 @@ import dspy
 import pydantic
 
 from rb_dspy.backbones import active
-from rb_dspy.backbones.prices import price_of
+from rb_dspy.backbones.usage import price_of
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.optimizers import MINIBATCH, check_optimizer, optimizer_name
 from rb_dspy.compile.steps import STEPS, CompileStep, step_module

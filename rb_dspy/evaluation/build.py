@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from rb_dspy.backbones.prices import price_of
+from rb_dspy.backbones.usage import price_of
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation.intervals import (
     ENOUGH_ORDERS,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pydantic
 
-from rb_dspy.backbones.prices import price_of
+from rb_dspy.backbones.usage import price_of
 from rb_dspy.evaluation.arms import ArmLike
 from rb_dspy.evaluation.plan import Plan, Tasks, describe, plan_of, settings_of
 from rb_dspy.evaluation.records import TaskRecord, check_plan, read_records

@@ -17,7 +17,7 @@ import pydantic
 from mlflow.data.pandas_dataset import from_pandas
 
 from rb_dspy.backbones import Backbones, active
-from rb_dspy.backbones.prices import price_of
+from rb_dspy.backbones.usage import price_of
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.state import prompts_of
 from rb_dspy.config import ROLES
