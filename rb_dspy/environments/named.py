@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
+import pkgutil
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -37,9 +37,7 @@ def environment_factory(spec: str) -> EnvironmentFactory:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+        found: Any = pkgutil.resolve_name(spec)
         is_family = inspect.isclass(found) and hasattr(found, "make") and hasattr(found, "tasks")
         family: Any = found() if is_family else None
         signature = inspect.signature(found) if callable(found) else None

@@ -8,6 +8,7 @@ import itertools
 import random
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from rb_dspy.environments.generated import in_turn, mixed_seed
@@ -93,8 +94,6 @@ def database(seed: int) -> bytes:
     """Return the shop of ``seed`` as an SQLite file."""
     rng = random.Random(mixed_seed("shop rows", seed))
     known = codes(seed)
-    connection = sqlite3.connect(":memory:")
-    connection.executescript(_SCHEMA)
     customers = [(id, f"customer {id}", int(rng.choice(list(known["grade"].values())))) for id in range(1, 41)]
     products = [
         (id, f"product {id}", rng.choice(list(known["category"].values())), rng.randint(1, 400)) for id in range(1, 31)
@@ -110,14 +109,13 @@ def database(seed: int) -> bytes:
         )
         for id in range(1, 301)
     ]
-    connection.executemany("INSERT INTO customers VALUES (?, ?, ?)", customers)
-    connection.executemany("INSERT INTO products VALUES (?, ?, ?, ?)", products)
-    connection.executemany("INSERT INTO orders VALUES (?, ?, ?, ?, ?, ?)", orders)
-    connection.commit()
-    try:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(_SCHEMA)
+        connection.executemany("INSERT INTO customers VALUES (?, ?, ?)", customers)
+        connection.executemany("INSERT INTO products VALUES (?, ?, ?, ?)", products)
+        connection.executemany("INSERT INTO orders VALUES (?, ?, ?, ?, ?, ?)", orders)
+        connection.commit()
         return connection.serialize()
-    finally:
-        connection.close()
 
 
 def _values(template: str, rng: random.Random) -> list[dict[str, str]]:

