@@ -212,7 +212,8 @@ def _print_head(program: BankProgram, found: Source, bank: MemoryBank, record: R
 def _print_end(
     report: RunReport, record: Record, bank: MemoryBank, chosen: Settings, tracked: Any, *, json_: bool
 ) -> None:
-    from rb_dspy.cli.summary import numbers, print_scaling, print_summary
+    from rb_dspy.cli.summary import print_scaling, print_summary
+    from rb_dspy.stream.score import numbers
 
     rows = [record.rows[id] for id in record.tasks if id in record.rows]
     summary = report.summary()

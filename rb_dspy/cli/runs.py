@@ -22,7 +22,7 @@ RunArgument = Annotated[
 def list_runs(bank: options.Bank = None, config: options.Config = None, json_: options.Json = False) -> None:
     """List runs, oldest first."""
     from rb_dspy.cli.records import folder_of, records
-    from rb_dspy.cli.summary import numbers
+    from rb_dspy.stream.score import numbers
 
     folder = folder_of(options.settings(config, None, bank__url=bank).bank.url)
     every = records(folder)
@@ -51,7 +51,8 @@ def show(
 ) -> None:
     """Show one run: its summary, and a line for each task."""
     from rb_dspy.cli.records import find_record, folder_of
-    from rb_dspy.cli.summary import numbers, print_summary
+    from rb_dspy.cli.summary import print_summary
+    from rb_dspy.stream.score import numbers
 
     found = find_record(folder_of(options.settings(config, None, bank__url=bank).bank.url), run)
     rows = [found.rows[id] for id in found.tasks if id in found.rows]
@@ -85,10 +86,9 @@ def compare(
 ) -> None:
     """Compare two runs on their common tasks: the difference, with a paired 95 % interval."""
     from rb_dspy.cli.records import find_record, folder_of
-    from rb_dspy.cli.summary import broke
     from rb_dspy.errors import InputError
     from rb_dspy.evaluation import compare as paired
-    from rb_dspy.stream.score import Score
+    from rb_dspy.stream.score import Score, broke
 
     folder = folder_of(options.settings(config, None, bank__url=bank).bank.url)
     runs = [find_record(folder, name) for name in (before, after)]

@@ -2,54 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.rule import Rule
 from rich.text import Text
 
 from rb_dspy.cli.output import facts, out, short_number
-from rb_dspy.stream.score import Score
+from rb_dspy.stream.score import numbers
 from rb_dspy.text import counted
 
 if TYPE_CHECKING:
     from rb_dspy.stream import Scaling
 
 _NO_TRUTH = "unknown: no task was scored by ground truth"
-
-
-def numbers(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Counts and rates over rows (``TaskResult.row``); a rate is None if there is nothing to count."""
-    rows = list(rows)
-    score = Score.of((row["solved"], broke(row)) for row in rows)
-    judged = [row for row in rows if row["judge_agrees"] is not None]
-    agreements = sum(row["judge_agrees"] for row in judged)
-    successes = sum(row["solved"] for row in judged)
-    steps = [row["steps"] for row in rows if row["steps"] is not None]
-    return {
-        "tasks": len(rows),
-        "scored": score.scored,
-        "solved": score.solved,
-        "success_rate": _rate(score.solved, score.scored),
-        "broke": score.broke,
-        "judged": len(judged),
-        "agreements": agreements,
-        "judge_agreement": _rate(agreements, len(judged)),
-        "judge_base_rate": _rate(max(successes, len(judged) - successes), len(judged)),
-        "unknown_verdicts": sum(row["verdict"] == "unknown" for row in rows),
-        "errors": sum(bool(row["error"]) for row in rows),
-        "resumed": sum(row["resumed"] for row in rows),
-        "cut_off": sum(row["stop_reason"] in ("max_steps", "context") for row in rows),
-        "mean_steps": _rate(sum(steps), len(steps)),
-        "shown": sum(bool(row["recalled"]) for row in rows),
-        "learned": sum(len(row["learned"]) for row in rows),
-        "tokens": sum(row["tokens"] for row in rows),
-    }
-
-
-def broke(row: dict[str, Any]) -> bool:
-    """Whether the task of a row broke: it counts as not solved."""
-    return bool(row["error"]) and row["reward"] is None
 
 
 def print_summary(rows: Sequence[dict[str, Any]], total: int) -> None:
@@ -103,7 +69,3 @@ def print_scaling(scaling: Scaling) -> None:
 def share(part: int, whole: int, what: str, rest: str, nothing: str) -> str:
     """``2 of 3 tasks, by ground truth (67%)``, or ``nothing`` if ``whole`` is 0."""
     return f"{part} of {counted(whole, what)}{rest} ({part / whole:.0%})" if whole else nothing
-
-
-def _rate(part: int, whole: int) -> float | None:
-    return part / whole if whole else None

@@ -13,7 +13,7 @@ import pydantic
 from rb_dspy.schema import Label, Outcome, RoleUsage, Task, Trajectory, Usage
 from rb_dspy.steps import Memory
 from rb_dspy.stream.scaling import Scaling, scaling
-from rb_dspy.stream.score import Score
+from rb_dspy.stream.score import Score, numbers
 from rb_dspy.text import counted
 
 
@@ -77,6 +77,7 @@ class TaskResult:
     def row(self) -> dict[str, Any]:
         """Return a flat row for JSON Lines, CSV or pandas; unknown values are None."""
         done = self.prediction
+        memory = None if done is None else done.get("memory")
         return {
             "run_id": self.run_id,
             "position": self.position,
@@ -88,11 +89,11 @@ class TaskResult:
             "reward": None if self.outcome is None else self.outcome.reward,
             "verdict": self.label,
             "judge_agrees": self.agreed,
-            "answer": None if done is None else done.answer,
+            "answer": None if done is None else done.get("answer"),
             "steps": None if done is None else len(done.trajectory.steps),
             "stop_reason": None if done is None else done.trajectory.stop_reason,
             "rollouts": len(self.rollouts),
-            "recalled": [] if done is None else [item.title for item in done.memory.items],
+            "recalled": [item.title for item in memory.items] if isinstance(memory, Memory) else [],
             "learned": [] if done is None else [item.title for item in done.memory_items],
             "tokens": sum(each.prompt_tokens + each.completion_tokens for each in self.usage.values()),
             "resumed": self.resumed,
@@ -165,32 +166,17 @@ class RunReport:
 
     def summary(self) -> Summary:
         """Return the run in numbers."""
-        done = [result.prediction for result in self.results if result.prediction is not None]
-        score = self.score()
-        judged = [result for result in self.results if result.agreed is not None]
-        agreements = sum(bool(result.agreed) for result in judged)
-        successes = sum(bool(result.solved) for result in judged)
+        found = numbers(self.rows())
         stops = Counter(rollout.stop_reason for result in self.results for rollout in result.rollouts)
         return Summary(
-            tasks=len(self.results),
+            **{name: value for name, value in found.items() if name in Summary.model_fields},
             skipped=self.skipped,
-            resumed=sum(result.resumed for result in self.results),
-            infrastructure_errors=sum(bool(result.error) for result in self.results),
-            scored=score.scored,
-            solved=score.solved,
-            judged=len(judged),
-            agreements=agreements,
-            false_successes=sum(result.label == "success" and not result.solved for result in judged),
-            unknown_verdicts=sum(result.label == "unknown" for result in self.results),
-            judge_base_rate=_rate(max(successes, len(judged) - successes), len(judged)),
+            infrastructure_errors=found["errors"],
+            false_successes=sum(result.label == "success" and result.agreed is False for result in self.results),
             truncated=stops["max_steps"] + stops["context"],
-            mean_steps=_rate(sum(len(each.trajectory.steps) for each in done), len(done)),
-            shown=sum(isinstance(each.get("memory"), Memory) and bool(each.memory) for each in done),
-            items=sum(len(each.memory_items) for each in done),
+            items=found["learned"],
             usage=total_usage([result.usage for result in self.results]),
             scaling=scaling(self.results),
-            success_rate=_rate(score.solved, score.scored),
-            judge_agreement=_rate(agreements, len(judged)),
         )
 
 
@@ -201,7 +187,3 @@ def total_usage(usages: Sequence[Usage]) -> Usage:
         for role, used in usage.items():
             total[role] = total.get(role, RoleUsage()) + used
     return total
-
-
-def _rate(part: int, whole: int) -> float | None:
-    return part / whole if whole else None

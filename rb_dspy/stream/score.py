@@ -1,4 +1,4 @@
-"""How many tasks were solved: one rule for runs, comparisons, compiles and their records.
+"""How many tasks were solved, and other numbers: one rule for runs, comparisons, compiles and their records.
 
 A task that broke (its server, its environment or its scoring failed) counts as not solved, so that a program that
 breaks on hard tasks does not look better than one that fails them.
@@ -7,7 +7,7 @@ breaks on hard tasks does not look better than one that fails them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Score(NamedTuple):
@@ -35,3 +35,41 @@ class Score(NamedTuple):
     def __str__(self) -> str:
         broke = f", {self.broke} broke" if self.broke else ""
         return f"{self.solved} of {self.scored} solved{broke}" if self.scored else "no task was scored by ground truth"
+
+
+def numbers(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Counts and rates over rows (``TaskResult.row``); a rate is None if there is nothing to count."""
+    rows = list(rows)
+    score = Score.of((row["solved"], broke(row)) for row in rows)
+    judged = [row for row in rows if row["judge_agrees"] is not None]
+    agreements = sum(row["judge_agrees"] for row in judged)
+    successes = sum(row["solved"] for row in judged)
+    steps = [row["steps"] for row in rows if row["steps"] is not None]
+    return {
+        "tasks": len(rows),
+        "scored": score.scored,
+        "solved": score.solved,
+        "success_rate": _rate(score.solved, score.scored),
+        "broke": score.broke,
+        "judged": len(judged),
+        "agreements": agreements,
+        "judge_agreement": _rate(agreements, len(judged)),
+        "judge_base_rate": _rate(max(successes, len(judged) - successes), len(judged)),
+        "unknown_verdicts": sum(row["verdict"] == "unknown" for row in rows),
+        "errors": sum(bool(row["error"]) for row in rows),
+        "resumed": sum(row["resumed"] for row in rows),
+        "cut_off": sum(row["stop_reason"] in ("max_steps", "context") for row in rows),
+        "mean_steps": _rate(sum(steps), len(steps)),
+        "shown": sum(bool(row["recalled"]) for row in rows),
+        "learned": sum(len(row["learned"]) for row in rows),
+        "tokens": sum(row["tokens"] for row in rows),
+    }
+
+
+def broke(row: dict[str, Any]) -> bool:
+    """Whether the task of a row broke: it counts as not solved."""
+    return bool(row["error"]) and row["reward"] is None
+
+
+def _rate(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
