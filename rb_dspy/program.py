@@ -81,7 +81,7 @@ class Learner(dspy.Module):
                 in the bank; see ``MemoryBank.pending`` and ``resume``.
             UnparseableOutput: The judge's or the distiller's answer could not be parsed; the rollout stays pending.
         """
-        run_id = run_name(run_id)
+        run_id = checked_name("run id", run_id) if run_id else f"call-{uuid.uuid4().hex[:12]}"
         with session(self.backbones) as ledger:
             if learn and (known := check_bank(bank).known(as_task(task), run_id=run_id)):
                 memory = render(bank.items(known.shown))
@@ -346,11 +346,6 @@ def check_bank(bank: MemoryBank) -> MemoryBank:
     if not isinstance(bank, MemoryBank):
         raise InputError(f"got {type(bank).__name__} for bank; expected MemoryBank.open(path, scope=...)")
     return bank
-
-
-def run_name(run_id: str) -> str:
-    """Return ``run_id``, or a new name if it is empty. Raises ``InputError`` if a bank could not store it."""
-    return checked_name("run id", run_id) if run_id else f"call-{uuid.uuid4().hex[:12]}"
 
 
 @contextmanager

@@ -28,10 +28,8 @@ _NAME = 200
 _DIGITS = 20
 """80 bits in hex: with a billion ids, the chance of a collision is one in two million."""
 
-
 _MOST = 1_000_000_000
 """Maximum bytes of an unpacked payload; rb_dspy writes no larger ones."""
-
 
 _STATED = ("known_label", "feedback")
 """Fields of a rollout that a person states, and may correct."""
@@ -62,15 +60,15 @@ def checked_name(what: str, name: object) -> str:
 def admit(draft: ExperienceDraft, *, created_at: str = "") -> NewExperience:
     """Convert a draft to an experience to be stored. Lessons with the same text become one item.
 
-    Raises:
-        InputError: Task, trajectories and verdicts do not match, or a lesson has no title or no content.
+    Raises ``InputError`` if task, trajectories and verdicts do not match, or a lesson has no title or no content.
     """
     if not draft.trajectories or len(draft.trajectories) != len(draft.verdicts):
         raise InputError(
             f"task {draft.task.id}: {len(draft.trajectories)} trajectories and {len(draft.verdicts)} verdicts; expected"
             " one verdict for each trajectory, and at least one"
         )
-    task, label = draft.task, overall(draft.verdicts)
+    task, labels = draft.task, {verdict.label for verdict in draft.verdicts}
+    label: Label = "success" if "success" in labels else "failure" if "failure" in labels else "unknown"
     row = ExperienceRow(
         seq=0,
         id=identity(task, draft.trajectories, run_id=draft.run_id),
@@ -154,8 +152,7 @@ def new_item(draft: MemoryDraft) -> ItemRow:
 def named_item(title: str, description: str, content: str) -> ItemRow:
     """The row of an item, whose id is a hash of the text: the same lesson twice is one item.
 
-    Raises:
-        InputError: It has no title or no content.
+    Raises ``InputError`` if it has no title or no content.
     """
     if not (title.strip() and content.strip()):
         missing = "content" if title.strip() else "title"
@@ -169,8 +166,7 @@ def identity(task: Task, trajectories: Sequence[Trajectory], *, run_id: str) -> 
 
     What a person said about the rollouts does not count: a corrected rollout is the same attempt.
 
-    Raises:
-        InputError: A trajectory belongs to another task, or two trajectories have the same rollout id.
+    Raises ``InputError`` if a trajectory belongs to another task, or two trajectories have the same rollout id.
     """
     strangers = [trajectory.task_id for trajectory in trajectories if trajectory.task_id != task.id]
     if strangers:
@@ -202,12 +198,6 @@ def attempt_id(run_id: str, task_id: str) -> str:
     return f"e{_hash('attempt', run_id, task_id)}"
 
 
-def overall(verdicts: Sequence[Verdict]) -> Label:
-    """One label for several rollouts: success if any rollout is one, else failure if any is one, else unknown."""
-    labels = {verdict.label for verdict in verdicts}
-    return "success" if "success" in labels else "failure" if "failure" in labels else "unknown"
-
-
 def item_text(item: ItemRow | MemoryItem) -> str:
     """The text that an item is searched by: title, description and content, one per line."""
     return f"{item.title}\n{item.description}\n{item.content}"
@@ -222,11 +212,6 @@ def _hash(*parts: object) -> str:
     return sha256(json.dumps(parts, separators=(",", ":")).encode("ascii")).hexdigest()[:_DIGITS]
 
 
-def task_id(item_id: str) -> str:
-    """The task id of a handwritten lesson."""
-    return f"lesson-{item_id[1:]}"
-
-
 def is_handwritten(task_id: str) -> bool:
     """Whether this is the task id of a handwritten lesson."""
     return re.fullmatch(rf"lesson-[0-9a-f]{{{_DIGITS}}}", task_id) is not None
@@ -238,7 +223,7 @@ def handwritten(reader: Reader, draft: MemoryDraft, origin: str) -> ExperienceDr
     A lesson that was removed and is written again is a new experience. Raises ``InputError`` for an empty lesson.
     """
     item = new_item(draft)
-    task = Task(id=task_id(item.id), instruction=item_text(item))
+    task = Task(id=f"lesson-{item.id[1:]}", instruction=item_text(item))
     if any(row.task_id == task.id for row in reader.items(ids=[item.id])):
         return None
     number = 0

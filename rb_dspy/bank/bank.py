@@ -4,27 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, NoReturn, Self
 
 import pydantic
 
 from rb_dspy import plugins
-from rb_dspy.bank import doctor, opening, purging, reading, transfer, writing
-from rb_dspy.bank.admission import (
-    admit,
-    checked_draft,
-    checked_name,
-    handwritten,
-    identity,
-    item_ids,
-    item_text,
-    new_item,
-    refused,
-)
+from rb_dspy.bank import admission, doctor, opening, purging, reading, transfer, writing
 from rb_dspy.bank.doctor import BankStats, Finding, NearDuplicate
 from rb_dspy.bank.embedding import embed, reindex
-from rb_dspy.bank.reading import Pending, key_of, pending_of, pending_row
+from rb_dspy.bank.reading import Pending
 from rb_dspy.bank.removal import plan, unknown
 from rb_dspy.bank.retrieval import Mode, find
 from rb_dspy.bank.search.searchers import OverlaySearcher, Searcher
@@ -106,7 +94,7 @@ class MemoryBank:
             CorruptBank, SchemaTooNew, StorageError: The bank cannot be used, or is missing and ``create`` is False.
             MissingDependency: The extra for PostgreSQL is not installed.
         """
-        checked_name("scope", scope)
+        admission.checked_name("scope", scope)
         chosen = None if embedder is None or embedder == "" else opening.embedder(embedder)
         database = opening.open_database(url, create=create and at is None)
         try:
@@ -200,7 +188,7 @@ class MemoryBank:
         if not again:
             with self._store.reading() as reader:
                 drafts, note = writing.without_removed(reader, drafts, note)
-        given = item_ids(self.scope, shown)
+        given = admission.item_ids(self.scope, shown)
         try:
             draft = ExperienceDraft(
                 task=task,
@@ -215,7 +203,7 @@ class MemoryBank:
                 shown=given,
             )
         except pydantic.ValidationError as exc:
-            raise refused(exc) from None
+            raise admission.refused(exc) from None
         (id,) = self.append_many([draft])
         return self._stored(task, id)
 
@@ -224,7 +212,7 @@ class MemoryBank:
 
         After an error, finished transactions stay, and a retry stores nothing twice. Removed experiences are skipped.
         """
-        return writing.append(self._store, lambda: self.embedder, map(admit, drafts))
+        return writing.append(self._store, lambda: self.embedder, map(admission.admit, drafts))
 
     def add(self, title: str, content: str, description: str = "", origin: str = "user") -> MemoryItem:
         """Store a lesson written by a person. It is searched by its own text, and its polarity is success.
@@ -232,12 +220,12 @@ class MemoryBank:
         The same text added twice is one item. Raises ``InputError`` for an empty title or content, and the errors of
         ``append``.
         """
-        draft = checked_draft({"title": title, "content": content, "description": description})
+        draft = admission.checked_draft({"title": title, "content": content, "description": description})
         with self._store.reading() as reader:
-            new = handwritten(reader, draft, checked_name("origin", origin))
+            new = admission.handwritten(reader, draft, admission.checked_name("origin", origin))
         if new is not None:
             self.append_many([new])
-        return self._item(new_item(draft).id)
+        return self._item(admission.new_item(draft).id)
 
     def record(self, task: Task, trajectory: Trajectory, *, run_id: str = "", shown: Sequence[MemoryItem] = ()) -> None:
         """Store a rollout before it is judged; it is ``pending`` until ``append``.
@@ -249,9 +237,9 @@ class MemoryBank:
             InputError: The rollout belongs to another task, or the attempt was removed from the bank.
             StorageError: The bank cannot be written.
         """
-        row = pending_row(task, trajectory, run_id=run_id, shown=item_ids(self.scope, shown))
+        ids = admission.item_ids(self.scope, shown)
         with self._store.write() as writer:
-            writing.record(writer, task, trajectory, row, self._store.location)
+            writing.record(writer, task, trajectory, run_id, ids, self._store.location)
 
     def record_failure(
         self, task: Task, error: str, *, run_id: str = "", trajectories: Sequence[Trajectory] | None = None
@@ -260,7 +248,7 @@ class MemoryBank:
 
         ``trajectories``: only these rollouts. Returns how many tries have failed; 0 if no rollout is pending.
         """
-        only = None if trajectories is None else {key_of(task, each, run_id=run_id) for each in trajectories}
+        only = None if trajectories is None else {reading.key_of(task, each, run_id=run_id) for each in trajectories}
         with self._store.write() as writer:
             rows = writer.pending(run_id=normalize(run_id), task_id=task.id, payload=False)
             rows = [row for row in rows if only is None or row.key in only]
@@ -277,7 +265,7 @@ class MemoryBank:
         with self._store.reading() as reader:
             rows = reader.pending(run_id=run_id, task_id=task_id)
             shown = {id for row in rows for id in row.shown}
-            return pending_of(rows, reading.items_of(reader, shown, self.scope), self)
+            return reading.pending_of(rows, reading.items_of(reader, shown, self.scope), self)
 
     def learned(self, run_id: str) -> set[str]:
         """Return the ids of the tasks that a run has learned from, with or without items."""
@@ -294,7 +282,7 @@ class MemoryBank:
         """
         rollouts = (trajectory,) if isinstance(trajectory, Trajectory) else trajectory
         with self._store.reading() as reader:
-            row = writing.latest(reader, identity(task, rollouts, run_id=run_id))
+            row = writing.latest(reader, admission.identity(task, rollouts, run_id=run_id))
             return None if row is None else self._stored(task, row.id)
 
     # Retrieval
@@ -399,11 +387,12 @@ class MemoryBank:
         """
         item = self._item(id)
         texts = {"title": title, "description": description, "content": content}
-        new = new_item(checked_draft({n: getattr(item, n) if t is None else t for n, t in texts.items()}))
+        given = {name: getattr(item, name) if text is None else text for name, text in texts.items()}
+        new = admission.new_item(admission.checked_draft(given))
         if new.id == item.id:
             return item
         embedder = self.embedder
-        (vector,) = embed(embedder, [item_text(new)])
+        (vector,) = embed(embedder, [admission.item_text(new)])
         with self._store.write(embedder=(embedder.id, embedder.dimension)) as writer:
             writing.edit(writer, item.id, new, vector, normalize(note), self._store.location)
         return self._item(new.id)
@@ -458,7 +447,7 @@ class MemoryBank:
         Raises:
             InputError: Another state has this name.
         """
-        checked_name("snapshot", name)
+        admission.checked_name("snapshot", name)
         with self._store.write() as writer:
             row = writing.snapshot(writer, name, self._place)
         return reading.snapshot_of(self._store.at(row.seq), row, self.scope)
@@ -485,7 +474,7 @@ class MemoryBank:
         Raises:
             InputError: A line is not valid; the message gives its number.
         """
-        named = checked_name("origin", origin) if origin else ""
+        named = admission.checked_name("origin", origin) if origin else ""
         for _ in transfer.read(Path(path), named):
             pass  # checks all of it
         return writing.append(self._store, lambda: self.embedder, transfer.read(Path(path), named), foreign=True)
@@ -536,7 +525,9 @@ class MemoryBank:
             if isinstance(scope.database, SqliteDatabase) and scope.database.path is not None:
                 purging.purge_records(Path(f"{scope.database.path}.runs"), done)
         scope.database.vacuum()
-        return done.removal if known else self._require_removed(done.removal, name)
+        if not known and done.removal == Removal():
+            raise self._unknown(name)
+        return done.removal
 
     def scopes(self) -> list[str]:
         """Names of all scopes of this bank."""
@@ -580,9 +571,7 @@ class MemoryBank:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __copy__(self) -> Self:
@@ -613,10 +602,6 @@ class MemoryBank:
         else:
             with self._store.write() as writer:
                 removal = writing.remove(writer, name, kind, descendants=descendants, note=note)
-        return self._require_removed(removal, name)
-
-    def _require_removed(self, removal: Removal, name: str) -> Removal:
-        """The removal. Raises ``InputError`` if it is empty."""
         if removal == Removal():
             raise self._unknown(name)
         return removal

@@ -72,8 +72,8 @@ def stats(scope: Scope, reader: Reader, database: Database | None) -> BankStats:
     items = {row.id: row.polarity for row in sorted(rows, key=lambda row: -row.learned) if row.ended is None}
     seqs = {row.seq for row in living}
     gone = sum(row.ended is not None for row in experiences)
-    removed = {entry.subject for entry in reader.journal() if entry.kind in ("delete", "rollback")}
-    lost = {id for entry in reader.journal() if entry.kind in ("delete", "rollback") for id in entry.items}
+    removals = [entry for entry in reader.journal() if entry.kind in ("delete", "rollback")]
+    lost = {id for entry in removals for id in (entry.subject, *entry.items) if id.startswith("m")}
     embedder, dimension = scope.embedder() or ("", 0)
     return BankStats(
         scope=scope.name,
@@ -85,7 +85,7 @@ def stats(scope: Scope, reader: Reader, database: Database | None) -> BankStats:
         by_template=dict(Counter(row.template for row in living if row.template is not None)),
         exposures=sum(seq in seqs for seq, _ in reader.exposures()),
         pending=len(reader.pending(payload=False)),
-        removed=gone + len({id for id in removed | lost if id.startswith("m")} - items.keys()),
+        removed=gone + len(lost - items.keys()),
         embedder=embedder,
         dimension=dimension,
         bytes_on_disk=database.bytes_on_disk() if database else 0,

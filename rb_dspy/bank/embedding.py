@@ -51,8 +51,7 @@ def reindex(database: Database, embedder: Embedder) -> int:
     Returns the number of new vectors. Vectors of the current embedder stay until the switch. If the embedder raises,
     the bank stays usable, and the next call continues where this one stopped.
 
-    Raises:
-        EmbedderMismatch: The embedder has the id of the current one but another dimension.
+    Raises ``EmbedderMismatch`` if the embedder has the id of the current one but another dimension.
     """
     made, key = 0, (embedder.id, embedder.dimension)
     with database.reading() as connection:

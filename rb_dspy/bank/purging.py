@@ -134,8 +134,7 @@ def _delete(
 def purge_records(folder: Path, purged: Purged) -> None:
     """Blank purged texts in the records of runs, and the texts of purged attempts. Other files are not changed.
 
-    Raises:
-        StorageError: A run is active, or a file cannot be written.
+    Raises ``StorageError`` if a run is active, or a file cannot be written.
     """
 
     def blanked(value: Any) -> Any:

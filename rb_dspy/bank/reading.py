@@ -6,9 +6,10 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from rb_dspy.bank.admission import attempt_id, identity, now, pack_rollouts, unpack_rollouts
+from rb_dspy.bank.admission import attempt_id, identity, unpack_rollouts
 from rb_dspy.bank.store.base import ExperienceRow, ItemRow, PendingKey, PendingRow, SnapshotRow
 from rb_dspy.bank.store.overlay import Reader
 from rb_dspy.errors import CorruptBank
@@ -32,6 +33,8 @@ _log = logging.getLogger("rb_dspy.bank")
 _PAGE = 500
 """Experiences read per page."""
 
+_PLACE = attrgetter("learned")
+
 
 def items_of(reader: Reader, ids: Collection[str] | None, scope: str) -> dict[str, MemoryItem]:
     """Live items by id, in the order in which they were learned; all if ``ids`` is None."""
@@ -49,7 +52,7 @@ def items_and_givers(
     experiences = {row.seq: row for row in reader.experiences(seqs=None if ids is None else givers, ended=True)}
     for id in list(rows):  # the base of a fork may have purged the experience
         rows[id] = [row for row in rows[id] if row.experience in experiences]
-    ordered = sorted(((id, each) for id, each in rows.items() if each), key=lambda pair: min(map(_place, pair[1])))
+    ordered = sorted(((id, each) for id, each in rows.items() if each), key=lambda pair: min(map(_PLACE, pair[1])))
     return {id: _item(each, experiences, scope) for id, each in ordered}, experiences
 
 
@@ -67,7 +70,7 @@ def experiences_of(reader: Reader, rows: Iterable[ExperienceRow], scope: str) ->
     return [
         _experience(
             row,
-            [items[each.id] for each in sorted(rows_of.get(row.seq, ()), key=_place) if each.id in items],
+            [items[each.id] for each in sorted(rows_of.get(row.seq, ()), key=_PLACE) if each.id in items],
             shown.get(row.seq, ()),
             scope,
         )
@@ -150,7 +153,7 @@ def history_of(reader: Reader, id: str) -> list[Change]:
 
 
 def _item(rows: list[ItemRow], experiences: dict[int, ExperienceRow], scope: str) -> MemoryItem:
-    first = min(rows, key=_place)
+    first = min(rows, key=_PLACE)
     return MemoryItem(
         id=first.id,
         scope=scope,
@@ -167,7 +170,7 @@ def _item(rows: list[ItemRow], experiences: dict[int, ExperienceRow], scope: str
                 distiller=giver.distiller,
                 origin=giver.origin,
             )
-            for row in sorted(rows, key=_place)
+            for row in sorted(rows, key=_PLACE)
             if (giver := experiences[row.experience])
         ),
     )
@@ -180,9 +183,7 @@ def _experience(row: ExperienceRow, items: Sequence[MemoryItem], shown: Sequence
         id=row.id,
         scope=scope,
         seq=row.seq,
-        task=rollouts.task,
-        trajectories=rollouts.trajectories,
-        verdicts=rollouts.verdicts,
+        **dict(rollouts),
         items=tuple(items),
         run_id=row.run_id,
         note=row.note,
@@ -196,10 +197,6 @@ def _draft(row: ItemRow | None) -> MemoryDraft | None:
     if row is None:
         return None
     return MemoryDraft.model_construct(title=row.title, description=row.description, content=row.content)
-
-
-def _place(row: ItemRow) -> int:
-    return row.learned
 
 
 @dataclass(frozen=True)
@@ -227,18 +224,8 @@ class Pending:
         return identity(self.task, self.trajectories, run_id=self.run_id)
 
 
-def pending_row(task: Task, trajectory: Trajectory, *, run_id: str, shown: Iterable[str]) -> PendingRow:
-    """Convert a rollout to a row. Raises ``InputError`` for a rollout of another task and for a bad run id."""
-    return PendingRow(
-        key=key_of(task, trajectory, run_id=run_id),
-        payload=pack_rollouts(task, [trajectory]),
-        shown=tuple(dict.fromkeys(shown)),
-        created_at=now(),
-    )
-
-
 def key_of(task: Task, trajectory: Trajectory, *, run_id: str) -> PendingKey:
-    """The key of a rollout. Raises like ``pending_row``."""
+    """The key of a rollout. Raises ``InputError`` for a rollout of another task and for a bad run id."""
     id = identity(task, [trajectory], run_id=run_id)
     return PendingKey(run_id, task.id, normalize(trajectory.rollout_id), "" if run_id else id)
 
@@ -259,7 +246,9 @@ def pending_of(rows: Sequence[PendingRow], items: dict[str, MemoryItem], bank: M
     by_key = {row.key: row for row in rows}
     found = []
     for id, keys in grouped(by_key).items():
-        group = sorted((by_key[key] for key in keys), key=_number)
+        # by number; ids that are not numbers come last
+        keys.sort(key=lambda key: (not key.rollout_id.isdecimal(), len(key.rollout_id), key.rollout_id))
+        group = [by_key[key] for key in keys]
         last = max(group, key=lambda row: row.tries)
         try:
             rollouts = [
@@ -282,9 +271,3 @@ def pending_of(rows: Sequence[PendingRow], items: dict[str, MemoryItem], bank: M
             )
         )
     return found
-
-
-def _number(row: PendingRow) -> tuple[bool, int, str]:
-    """Sort key: rollouts by number; ids that are not numbers come last."""
-    id = row.key.rollout_id
-    return not id.isdecimal(), len(id), id

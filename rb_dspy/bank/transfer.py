@@ -152,9 +152,8 @@ def _line(experience: Experience, current: Mapping[str, Sequence[str]]) -> bytes
     ]
     parts = experience.model_dump(exclude={"scope", "seq", "items"}) | {"items": items}
     parts["shown"] = list(dict.fromkeys(new for id in experience.shown for new in current.get(id, [id])))
-    order = ("id", "task", "trajectories", "verdicts", "items", "run_id", "note", "origin", "shown", "created_at")
     try:
-        return encode({name: parts[name] for name in order})
+        return encode({name: parts[name] for name in _Line.model_fields})
     except InputError as exc:
         raise InputError(f"experience {experience.id} {exc}; delete it first") from None
 

@@ -15,6 +15,7 @@ from rb_dspy.bank.admission import (
     item_text,
     new_item,
     now,
+    pack_rollouts,
     unpack_rollouts,
 )
 from rb_dspy.bank.embedding import embed
@@ -174,29 +175,28 @@ def snapshot(writer: Writer, name: str, place: str) -> SnapshotRow:
     return row
 
 
-def record(writer: Writer, task: Task, rollout: Trajectory, row: PendingRow, location: str) -> None:
+def record(writer: Writer, task: Task, rollout: Trajectory, run_id: str, shown: tuple[str, ...], location: str) -> None:
     """Store a rollout that is not judged yet. Does nothing if it is stored or learned from, unless it corrects that.
 
-    Raises:
-        InputError: The experience that was learned from it was removed.
+    Raises ``InputError`` if the experience that was learned from it was removed.
     """
-    stored = latest(writer, identity(task, [rollout], run_id=row.key.run_id))
+    key = key_of(task, rollout, run_id=run_id)
+    stored = latest(writer, identity(task, [rollout], run_id=run_id))
     if stored is not None and stored.ended is not None:
         raise removed_since(location, task.id, stored.id)
     if stored is not None and not _is_corrected(stored, task, [rollout]):
         return
     is_stated = rollout.known_label or rollout.feedback
-    waiting = writer.pending(run_id=row.key.run_id, task_id=task.id) if is_stated else []
-    if any(each.key == row.key and _is_corrected(each, task, [rollout]) for each in waiting):
-        writer.remove_pending([row.key])
-    writer.add_pending(row)
+    waiting = writer.pending(run_id=run_id, task_id=task.id) if is_stated else []
+    if any(each.key == key and _is_corrected(each, task, [rollout]) for each in waiting):
+        writer.remove_pending([key])
+    writer.add_pending(PendingRow(key, pack_rollouts(task, [rollout]), shown, now()))
 
 
 def edit(writer: Writer, id: str, new: ItemRow, vector: Vectors, note: str, location: str) -> None:
     """Replace the text of an item in all its experiences: end its rows, and add rows with the new text.
 
-    Raises:
-        InputError: The item was removed or edited meanwhile.
+    Raises ``InputError`` if the item was removed or edited meanwhile.
     """
     before = writer.items(ids=[id])
     if not before:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -50,9 +51,13 @@ class PostgresSearcher:
         Uses the index in a large scope. The index may miss rows; if it finds fewer than ``count``, the search is exact.
         """
         where, values = _filters(only)
-        values |= self._values(unit) | {"vector": _written(vector), "count": min(count, _MOST), "most": count + _MARGIN}
+        values |= self._values(unit) | {
+            "vector": json.dumps(vector.tolist()),
+            "count": min(count, _MOST),
+            "most": count + _MARGIN,
+        }
         score = "round((1 - (CAST(data AS vector) <=> CAST(:vector AS vector))) * 100000) / 100000"
-        rows = f"SELECT seq, {score} AS score FROM {_joined(unit)} WHERE {where}"
+        rows = f"SELECT seq, {score} AS score FROM {unit}s JOIN vectors USING (scope_id, seq) WHERE {where}"
         half = f"halfvec({len(vector)})"
         near = f"{rows} ORDER BY CAST(data AS {half}) <#> CAST(:vector AS {half}), seq DESC LIMIT :most"
         best = "ORDER BY score DESC, seq DESC LIMIT :count"
@@ -72,8 +77,9 @@ class PostgresSearcher:
         where, values = _filters(only)
         values |= self._values(unit) | {"sought": sought, "count": min(count, _MOST)}
         statement = (
-            f"SELECT seq, greatest(ts_rank_cd(words, {_SOUGHT}), 1e-9) AS score FROM {_joined(unit)}"
-            f" WHERE {where} AND words @@ {_SOUGHT} ORDER BY score DESC, seq DESC LIMIT :count"
+            f"SELECT seq, greatest(ts_rank_cd(words, {_SOUGHT}), 1e-9) AS score FROM {unit}s"
+            f" JOIN vectors USING (scope_id, seq) WHERE {where} AND words @@ {_SOUGHT}"
+            " ORDER BY score DESC, seq DESC LIMIT :count"
         )
         with self._reading() as (connection, _):
             return _hits(connection, statement, values)
@@ -96,12 +102,8 @@ _SOUGHT = "to_tsquery('english', :sought)"
 _ANY = text(f"SELECT EXISTS (SELECT 1 FROM vectors WHERE {_OURS})")
 
 
-def _joined(unit: Unit) -> str:
-    return f"{unit}s JOIN vectors USING (scope_id, seq)"
-
-
 def _filters(only: Filter) -> tuple[str, dict[str, Any]]:
-    """The condition that rows of ``_joined`` must meet, and its values."""
+    """The condition that rows must meet, and its values."""
     values: dict[str, Any] = {}
     parts = [_OURS, "ended IS NULL" if only.at is None else "seq <= :at AND (ended IS NULL OR ended > :at)"]
     if only.at is not None:
@@ -132,7 +134,3 @@ def _hits(connection: Connection, statement: str, values: dict[str, Any]) -> lis
 def _phrase(pair: str) -> str:
     """Two neighboring characters, each a word of its own."""
     return "(" + " <-> ".join(f"'{each}'" for each in pair) + ")"
-
-
-def _written(vector: Vectors) -> str:
-    return f"[{','.join(map(str, vector.tolist()))}]"

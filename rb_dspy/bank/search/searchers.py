@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from itertools import islice
 
 from rb_dspy.bank.search.ivf import EXACT_ROWS
 from rb_dspy.bank.search.postgres import PostgresSearcher
 from rb_dspy.bank.search.vectors import VectorIndex
 from rb_dspy.bank.search.words import WordIndex
-from rb_dspy.bank.store.base import Filter, Hit, IndexRow, Unit
+from rb_dspy.bank.store.base import Filter, Hit, Unit
 from rb_dspy.bank.store.overlay import Overlay
 from rb_dspy.bank.store.sql import SqlScope
 from rb_dspy.protocols import Vectors
@@ -62,13 +63,9 @@ class StoreSearcher:
             # popped, so that an index is dropped if this is interrupted
             index, mark = self._vectors.pop(unit) if unit in self._vectors else (VectorIndex(self._exact_rows), 0)
             if mark < seq:
-                page: list[IndexRow] = []
-                for row in self._scope.index_rows(unit, after=mark, upto=seq):
-                    page.append(row)
-                    if len(page) == _PAGE:
-                        index.add(page)
-                        page.clear()
-                index.add(page)
+                rows = self._scope.index_rows(unit, after=mark, upto=seq)
+                while page := list(islice(rows, _PAGE)):
+                    index.add(page)
                 index.end(self._scope.index_ended(unit, after=mark, upto=seq))
             cached = self._vectors[unit] = index, max(mark, seq)
         return cached

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -72,7 +72,7 @@ class VectorIndex:
             rows.ended[start:end] = [_NEVER if row.ended is None else row.ended for row in new]
             rows.tasks[start:end] = [self._tasks.setdefault(row.task_id, len(self._tasks)) for row in new]
             rows.successes[start:end] = [row.polarity == "success" for row in new]
-            self._rows = _Rows(end, rows.vectors, rows.seqs, rows.ended, rows.tasks, rows.successes)
+            self._rows = replace(rows, count=end)
 
     def end(self, ended: Iterable[tuple[int, int]]) -> None:
         """Mark rows as ended; unknown numbers are skipped."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypedDict
+from typing import Literal, NamedTuple
 
 from rb_dspy.schema import ChangeKind, Label, Polarity
 
@@ -123,27 +123,3 @@ class Hit(NamedTuple):
 
     seq: int
     score: float
-
-
-class ExperienceFilter(TypedDict, total=False):
-    """Which experiences to read; a key that is missing or None does not limit them.
-
-    ``after``: only higher numbers than this. ``limit``: maximum number of rows. ``payload``: include it.
-    """
-
-    after: int
-    limit: int | None
-    payload: bool
-    ids: Collection[str] | None
-    seqs: Collection[int] | None
-    task_id: str | None
-    run_id: str | None
-    origin: str | None
-
-
-class ItemFilter(TypedDict, total=False):
-    """Which item rows to read; at most one key may be set."""
-
-    ids: Collection[str] | None
-    seqs: Collection[int] | None
-    experiences: Collection[int] | None

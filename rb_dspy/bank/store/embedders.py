@@ -74,10 +74,16 @@ def unembedded(connection: Connection, embedder: str, limit: int | None) -> list
 
 
 def add_vectors(connection: Connection, embedder: str, rows: Iterable[tuple[int, Unit, int, Vectors]]) -> int:
-    """Store vectors, each with the scope, the unit and the number of its row; returns how many they are."""
-    names = ("scope_id", "unit", "seq", "data")
-    values = [dict(zip(names, (*row[:3], _packed(connection, row[3])), strict=True)) for row in rows]
-    insert(connection, "vectors", [each | {"embedder": embedder} for each in values])
+    """Store vectors, each with the scope, the unit and the number of its row; returns how many they are.
+
+    They are packed in half precision, which changes a cosine by about 1e-5 and halves the space.
+    """
+    values = []
+    for scope_id, unit, seq, vector in rows:
+        half = vector.astype("<f2")
+        data = half.tobytes() if isinstance(connection, sqlite3.Connection) else json.dumps(half.tolist())
+        values.append({"scope_id": scope_id, "unit": unit, "seq": seq, "embedder": embedder, "data": data})
+    insert(connection, "vectors", values)
     return len(values)
 
 
@@ -91,14 +97,8 @@ def change_over(connection: Connection, embedder: tuple[str, int], *, added: boo
         set_meta(connection, embedder=embedder[0], dimension=embedder[1], epoch=int(values.get("epoch", 0)) + 1)
 
 
-def _packed(connection: Connection, vector: Vectors) -> bytes | str:
-    """Pack a unit row in half precision, which changes a cosine by about 1e-5 and halves the space."""
-    half = vector.astype("<f2")
-    return half.tobytes() if isinstance(connection, sqlite3.Connection) else json.dumps(half.tolist())
-
-
 def packed_bytes(data: bytes | str) -> bytes:
-    """The packed row: SQLite returns its bytes, PostgreSQL its text."""
+    """A packed row: SQLite returns its bytes, PostgreSQL its text."""
     return data if isinstance(data, bytes) else np.array(json.loads(data), "<f2").tobytes()
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar
 
 from rb_dspy.bank.store.base import (
     Entry,
-    ExperienceFilter,
     ExperienceRow,
     IndexRow,
-    ItemFilter,
     ItemRow,
     PendingRow,
     SnapshotRow,
@@ -44,38 +42,36 @@ class OverlayReader:
             return self._at
         return self._mark if self._own is None else self._own.mark()
 
-    def experiences(self, *, ended: bool = False, **where: Unpack[ExperienceFilter]) -> list[ExperienceRow]:
+    def experiences(
+        self, *, ended: bool = False, after: int | None = None, limit: int | None = None, **where: Any
+    ) -> list[ExperienceRow]:
         rows: list[ExperienceRow] = []
-        limit, below = where.get("limit"), where
-        while page := self._below.experiences(ended=ended, **below):
+        below = after
+        while page := self._below.experiences(ended=ended, after=below, limit=limit, **where):
             rows += self._visible(page, ended)
             if limit is None or len(page) < limit or len(rows) >= limit:
                 break
-            below = {**below, "after": page[-1].seq}
+            below = page[-1].seq
         if self._own is not None and (limit is None or len(rows) < limit):
-            rows += self._own.experiences(ended=ended, **where)
+            rows += self._own.experiences(ended=ended, after=after, limit=limit, **where)
         return rows[:limit]
 
-    def items(self, *, ended: bool = False, **where: Unpack[ItemFilter]) -> list[ItemRow]:
+    def items(self, *, ended: bool = False, **where: Any) -> list[ItemRow]:
         rows = self._visible(self._below.items(ended=ended, **where), ended)
         return rows if self._own is None else rows + self._own.items(ended=ended, **where)
 
-    def exposures(
-        self, *, experiences: Collection[int] | None = None, items: Collection[str] | None = None
-    ) -> list[tuple[int, str]]:
-        return self._both(lambda reader: reader.exposures(experiences=experiences, items=items))
+    def exposures(self, **where: Any) -> list[tuple[int, str]]:
+        return self._both(lambda reader: reader.exposures(**where))
 
-    def journal(self, *, subjects: Collection[str] | None = None, item: str | None = None) -> list[Entry]:
-        return self._both(lambda reader: reader.journal(subjects=subjects, item=item))
+    def journal(self, **where: Any) -> list[Entry]:
+        return self._both(lambda reader: reader.journal(**where))
 
     def snapshots(self) -> list[SnapshotRow]:
         return self._both(lambda reader: reader.snapshots())
 
-    def pending(
-        self, *, run_id: str | None = None, task_id: str | None = None, payload: bool = True
-    ) -> list[PendingRow]:
+    def pending(self, **where: Any) -> list[PendingRow]:
         """Return pending rollouts of the overlay only; those of the base stay with the base."""
-        return [] if self._own is None else self._own.pending(run_id=run_id, task_id=task_id, payload=payload)
+        return [] if self._own is None else self._own.pending(**where)
 
     def _visible(self, rows: Sequence[R], ended: bool) -> list[R]:
         at = self._mark if self._own is None and self._at is None else self._at
@@ -85,7 +81,7 @@ class OverlayReader:
         return read(self._below) + ([] if self._own is None else read(self._own))
 
 
-def visible(rows: Sequence[R], hidden: Mapping[int, int], mark: int, at: int | None, ended: bool) -> Iterator[R]:
+def visible(rows: Iterable[R], hidden: Mapping[int, int], mark: int, at: int | None, ended: bool) -> Iterator[R]:
     """Yield rows of the base as the overlay sees them: ended if hidden, and live if they ended after ``mark``."""
     for row in rows:
         end = row.ended if row.ended is not None and row.ended <= mark else hidden.get(row.seq)
@@ -167,8 +163,7 @@ class Overlay:
 
     def index_rows(self, unit: Unit, *, after: int, upto: int) -> Iterator[IndexRow]:
         below = self.base.index_rows(unit, after=after, upto=min(upto, self.born))
-        for row in below:
-            yield from visible([row], self.hidden, self.born, None, True)
+        yield from visible(below, self.hidden, self.born, None, True)
         if self.own is not None:
             yield from self.own.index_rows(unit, after=max(after, self.born), upto=upto)
 

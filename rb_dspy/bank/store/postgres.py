@@ -119,10 +119,8 @@ class PostgresDatabase:
     def vacuum(self) -> None:
         """Rewrite the tables, their indexes and statistics without deleted data.
 
-        The server's write-ahead log, replicas and backups are not changed.
-
-        Raises:
-            StorageError: Others have been using a table for a minute.
+        The server's write-ahead log, replicas and backups are not changed. Raises ``StorageError`` if others have been
+        using a table for a minute.
         """
         self._check_open()
         options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"}

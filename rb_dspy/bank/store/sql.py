@@ -7,14 +7,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields
 from operator import itemgetter
-from typing import Any, Unpack
+from typing import Any
 
 from rb_dspy.bank.store.base import (
     Entry,
-    ExperienceFilter,
     ExperienceRow,
     IndexRow,
-    ItemFilter,
     ItemRow,
     PendingKey,
     PendingRow,
@@ -48,20 +46,33 @@ class SqlReader:
     def mark(self) -> int:
         return self._at if self._at is not None else int(self._rows("SELECT seq FROM scopes WHERE id = :scope")[0][0])
 
-    def experiences(self, *, ended: bool = False, **where: Unpack[ExperienceFilter]) -> list[ExperienceRow]:
-        equal = {
-            "id": where.get("ids"),
-            "seq": where.get("seqs"),
-            "task_id": where.get("task_id"),
-            "run_id": where.get("run_id"),
-            "origin": where.get("origin"),
-        }
-        columns = _WHOLE if where.get("payload") else _EXPERIENCE
-        page = where.get("after"), where.get("limit")
-        return [ExperienceRow(*row) for row in self._select("experiences", columns, equal, "seq", ended, *page)]
+    def experiences(
+        self,
+        *,
+        ended: bool = False,
+        after: int | None = None,
+        limit: int | None = None,
+        payload: bool = False,
+        ids: Collection[str] | None = None,
+        seqs: Collection[int] | None = None,
+        task_id: str | None = None,
+        run_id: str | None = None,
+        origin: str | None = None,
+    ) -> list[ExperienceRow]:
+        """Experiences with these ids, numbers and so on; None: any. ``after``: only higher numbers than this."""
+        equal = {"id": ids, "seq": seqs, "task_id": task_id, "run_id": run_id, "origin": origin}
+        columns = _WHOLE if payload else _EXPERIENCE
+        return [ExperienceRow(*row) for row in self._select("experiences", columns, equal, "seq", ended, after, limit)]
 
-    def items(self, *, ended: bool = False, **where: Unpack[ItemFilter]) -> list[ItemRow]:
-        equal = {"id": where.get("ids"), "seq": where.get("seqs"), "experience": where.get("experiences")}
+    def items(
+        self,
+        *,
+        ended: bool = False,
+        ids: Collection[str] | None = None,
+        seqs: Collection[int] | None = None,
+        experiences: Collection[int] | None = None,
+    ) -> list[ItemRow]:
+        equal = {"id": ids, "seq": seqs, "experience": experiences}
         return [ItemRow(*row) for row in self._select("items", _ITEM, equal, "seq", ended)]
 
     def exposures(
@@ -99,16 +110,9 @@ class SqlReader:
         after: int | None = None,
         limit: int | None = None,
     ) -> list[Any]:
-        """Read the rows of a table.
+        """Read the rows of a table whose columns are ``equal`` to a value, or to one of a collection; None: to any.
 
-        Args:
-            table: The table.
-            columns: What to read: the columns of ``order`` first.
-            equal: Columns and their values, or collections of possible values; None: any.
-            order: The columns to order by. The first one is the number of the row, except in ``pending``.
-            ended: Include ended rows.
-            after: Only higher numbers than this.
-            limit: Maximum number of rows.
+        ``columns`` begin with those of ``order``. The first of these is the row's number, except in ``pending``.
         """
         values = {
             name: value if isinstance(value, str) else [*value] for name, value in equal.items() if value is not None
@@ -247,8 +251,7 @@ class SqlScope(SqlReader):
     def watermark(self, known: str) -> tuple[int, int, str]:
         """Return the highest number used, the epoch, and the embedder, or ``known`` if there are no vectors yet.
 
-        Raises:
-            EmbedderMismatch: The bank belongs to another embedder than ``known``.
+        Raises ``EmbedderMismatch`` if the bank belongs to another embedder than ``known``.
         """
         values = ", ".join(f"(SELECT value FROM meta WHERE key = '{key}')" for key in ("epoch", "embedder"))
         ((seq, epoch, embedder),) = self._rows(f"SELECT seq, {values} FROM scopes WHERE id = :scope")

@@ -115,8 +115,7 @@ class SqliteDatabase:
     def vacuum(self) -> None:
         """Rewrite the file and its log without deleted data.
 
-        Raises:
-            StorageError: Others have been reading the bank for a minute, so the log still contains the old pages.
+        Raises ``StorageError`` if others have been reading the bank for a minute, so that the log still has old pages.
         """
         with self._turn(), self._translated(), self._connection() as connection:
             connection.execute("VACUUM")
@@ -194,7 +193,11 @@ class SqliteDatabase:
         try:
             yield
         except sqlite3.DatabaseError as exc:
-            raise _error(self.location, exc) from exc
+            if type(exc) is sqlite3.DatabaseError:
+                raise CorruptBank(f"{self.location}: {exc}; restore a backup (rb-dspy bank restore)") from exc
+            full = getattr(exc, "sqlite_errorname", "").startswith(("SQLITE_FULL", "SQLITE_IOERR"))
+            hint = "; free space on the disk and repeat" if full else ""
+            raise StorageError(f"{self.location}: {exc}{hint}") from exc
 
 
 def restore(path: Path, copy: Path) -> Path | None:
@@ -323,11 +326,3 @@ def _connect(path: Path | None, *, writable: bool) -> sqlite3.Connection:
     connection.execute("PRAGMA cache_size = -16000")
     connection.execute("PRAGMA secure_delete = ON")
     return connection
-
-
-def _error(location: str, exc: BaseException) -> Exception:
-    """Convert an error of SQLite to an error of rb_dspy."""
-    if type(exc) is sqlite3.DatabaseError:
-        return CorruptBank(f"{location}: {exc}; restore a backup (rb-dspy bank restore)")
-    full = getattr(exc, "sqlite_errorname", "").startswith(("SQLITE_FULL", "SQLITE_IOERR"))
-    return StorageError(f"{location}: {exc}{'; free space on the disk and repeat' if full else ''}")

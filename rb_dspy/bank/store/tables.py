@@ -16,10 +16,7 @@ SCHEMA = 1
 
 _DEFINITIONS = """
 -- "schema", "embedder", "dimension", and "epoch", which counts moves to another embedder and purges
-CREATE TABLE meta (
-    key TEXT NOT NULL PRIMARY KEY,
-    value TEXT NOT NULL
-);
+CREATE TABLE meta (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL);
 -- "seq" is the highest number used. The row is locked while numbers are reserved, so they are in commit order.
 CREATE TABLE scopes (
     id {serial} NOT NULL PRIMARY KEY,
