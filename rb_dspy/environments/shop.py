@@ -9,9 +9,9 @@ import random
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 
 from rb_dspy.environments.generated import in_turn, mixed_seed
+from rb_dspy.schema import Task
 
 _STATES = ("open", "paid", "shipped", "returned", "cancelled")
 _CHANNELS = ("web", "phone", "mail")
@@ -57,17 +57,6 @@ _COLUMNS = {
 """Coded attribute -> the fact as a colleague says it."""
 
 
-@dataclass(frozen=True)
-class Question:
-    """One question, its gold query, and the knowledge it needs besides the schema, as sentences with ``;``."""
-
-    template: str
-    number: int
-    text: str
-    query: str
-    evidence: str
-
-
 def codes(seed: int) -> dict[str, dict[str, str]]:
     """Return coded attribute -> value -> its code in the shop of ``seed``."""
     rng = random.Random(mixed_seed("shop", seed))
@@ -80,13 +69,21 @@ def codes(seed: int) -> dict[str, dict[str, str]]:
     }
 
 
-def questions(seed: int, templates: Sequence[str]) -> Iterator[Question]:
+def tasks(seed: int, templates: Sequence[str]) -> Iterator[Task]:
     """Yield questions: templates in turn, values in a drawn order; a template ends when its values are used up."""
     known = codes(seed)
     rng = random.Random(mixed_seed("shop questions", seed))
     draws = (zip(itertools.repeat(template), _values(template, rng)) for template in templates)
     for number, (template, values) in enumerate(in_turn(draws), 1):
-        yield _question(template, number, values, known)
+        query, evidence = _query(template, values, known)
+        yield Task(
+            id=f"sql/{seed}/{template}/{number}",
+            instruction=QUESTIONS[template].format(**values),
+            env="sql",
+            env_args={"seed": seed, "query": query, "evidence": evidence},
+            domain="data",
+            template=template,
+        )
 
 
 @functools.lru_cache(maxsize=8)
@@ -126,7 +123,8 @@ def _values(template: str, rng: random.Random) -> list[dict[str, str]]:
     return rng.sample(every, min(len(every), 10))
 
 
-def _question(template: str, number: int, values: dict[str, str], known: dict[str, dict[str, str]]) -> Question:
+def _query(template: str, values: dict[str, str], known: dict[str, dict[str, str]]) -> tuple[str, str]:
+    """Return the gold query, and the knowledge that it needs besides the schema, as sentences with ``;``."""
     coded = {name: known[name][value] if name in known else _month(value) for name, value in values.items()}
     facts = [_COLUMNS[name].format(coded[name], value) for name, value in values.items() if name in _COLUMNS]
     query = _QUERIES[template].format(**coded)
@@ -134,7 +132,7 @@ def _question(template: str, number: int, values: dict[str, str], known: dict[st
         facts.append("orders.total is in cents")
     if "day" in query:
         facts.append("orders.day is a number, year month day, such as 20250131")
-    return Question(template, number, QUESTIONS[template].format(**values), query, "; ".join(facts))
+    return query, "; ".join(facts)
 
 
 def _month(name: str) -> str:

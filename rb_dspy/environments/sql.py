@@ -65,18 +65,7 @@ class Sql(EnvironmentFamily):
         return tuple(shop.QUESTIONS)
 
     def tasks(self, *, seed: int, templates: Sequence[str] | None = None) -> Iterator[Task]:
-        chosen = select_templates(self.name, self.templates(), templates)
-        return (
-            Task(
-                id=f"sql/{seed}/{question.template}/{question.number}",
-                instruction=question.text,
-                env="sql",
-                env_args={"seed": seed, "query": question.query, "evidence": question.evidence},
-                domain="data",
-                template=question.template,
-            )
-            for question in shop.questions(seed, chosen)
-        )
+        return shop.tasks(seed, select_templates(self.name, self.templates(), templates))
 
     def make(self, task: Task) -> Environment:
         return _Question(_Args.of(task), task.id)
