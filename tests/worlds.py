@@ -105,7 +105,7 @@ def answers(prompt: Prompt) -> Reply:
     first. On looking back: confirms what worked. As distiller: names the code after a success, and after a failure the
     hint that failed locks give. As contraster: names the code that opened a lock in some attempt.
     """
-    if prompt.wants == ("answer",):  # the question of ``backbones.check``
+    if prompt.wants == ("answer",):  # the question of ``models check``
         return {"answer": "blue"}
     if "action" in prompt.wants:
         if "valid_actions" in prompt:

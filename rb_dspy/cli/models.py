@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from rb_dspy.cli import options
 from rb_dspy.cli.output import err, out, print_json, say, table
-from rb_dspy.errors import BackboneError
+from rb_dspy.config import ROLES, BackboneConfig
+from rb_dspy.errors import BackboneError, RBError
 
 app = typer.Typer(no_args_is_help=True, help="Language models: local files, and a check of every role.")
+
+_MAX_TOKENS = 2_000
+"""Maximum tokens of an answer to ``check`` if the LM sets none: many models think before they answer."""
 
 
 @app.command("list")
@@ -61,21 +66,46 @@ def get(
 @app.command()
 def check(config: options.Config = None, set_: options.Set = None, json_: options.Json = False) -> None:
     """Call the model of each role once; shows its answer and time, or the problem."""
-    from dataclasses import asdict
-
-    from rb_dspy.backbones.check import check as probes
-
     shown = table("role", "model", "seconds", "answer")
+    backbones = options.settings(config, set_).backbones
+    probes: dict[str, dict[str, Any]] = {}
     problems: dict[str, list[str]] = {}
     with err.status("calling each model once …"):
-        for probe in probes(options.settings(config, set_).backbones):
+        for role in ROLES:
+            chosen = backbones.get(role, backbones["agent"])
+            settings = chosen.model_dump_json()
+            if settings not in probes:
+                probes[settings] = probe(chosen)
+            row = {"role": role, **probes[settings]}
             if json_:
-                print_json(asdict(probe))
-            if probe.problem:
-                problems.setdefault(probe.problem, []).append(probe.role)
-            answer = Text("no answer", "red") if probe.problem else Text(probe.answer)
-            shown.add_row(probe.role, Text(probe.model), f"{probe.seconds:.1f}", answer)
+                print_json(row)
+            if row["problem"]:
+                problems.setdefault(row["problem"], []).append(role)
+            answer = Text("no answer", "red") if row["problem"] else Text(row["answer"])
+            shown.add_row(role, Text(chosen.model), f"{row['seconds']:.1f}", answer)
     if not json_:
         out.print(shown)
     if problems:
         raise BackboneError("; ".join(f"{', '.join(roles)}: {problem}" for problem, roles in problems.items()))
+
+
+def probe(config: BackboneConfig) -> dict[str, Any]:
+    """Ask a model one small question, without cache and retries. ``problem`` is empty if it answers."""
+    import dspy
+
+    from rb_dspy.backbones import Backbones, adapter_for
+    from rb_dspy.backbones.answers import reading
+    from rb_dspy.backbones.errors import explain
+
+    started = time.perf_counter()
+    answer = problem = ""
+    try:
+        lm = Backbones(agent=config).lm("agent")
+        own = lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens")
+        cap = {} if own else {"max_tokens": _MAX_TOKENS}
+        with dspy.context(lm=lm.copy(cache=False, num_retries=0), adapter=reading(adapter_for(lm))):
+            question = "Which colour has a clear sky at noon? Answer in one word."
+            answer = str(dspy.Predict("question: str -> answer: str")(question=question, config=cap).answer).strip()
+    except (RBError, dspy.DSPyError) as exc:
+        problem = explain(exc)
+    return {"model": config.model, "answer": answer, "seconds": time.perf_counter() - started, "problem": problem}

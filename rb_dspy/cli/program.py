@@ -57,14 +57,14 @@ def reflection_model(chosen: Settings, name: str | None) -> Any:
     Raises ``BackboneError`` if it does not answer, because a compile would call it late.
     """
     from rb_dspy.backbones import Backbones
-    from rb_dspy.backbones.check import check
+    from rb_dspy.cli.models import probe
 
     if name is None:
         return None
     config = next((each for role, each in chosen.backbones.items() if role == name), BackboneConfig(model=name))
-    probe = next(check({"agent": config}))
-    if probe.problem:
-        raise BackboneError(f"--reflection {name}: {probe.problem}")
+    problem = probe(config)["problem"]
+    if problem:
+        raise BackboneError(f"--reflection {name}: {problem}")
     return Backbones.from_settings({"agent": config}).lm("agent")
 
 

@@ -12,7 +12,6 @@ from dspy import lm15
 
 from rb_dspy import signatures
 from rb_dspy.backbones import Backbones, call, metered
-from rb_dspy.backbones.check import check
 from rb_dspy.config import BackboneConfig
 from rb_dspy.errors import BackboneError, ConfigError, ContextOverflow, InfrastructureError, UnparseableOutput
 from rb_dspy.testing import Prompt, Reply, scripted_lm
@@ -165,12 +164,3 @@ def test_retries_are_dspys_own() -> None:
     with Backbones(agent=named("a", script, num_retries=1)).use():
         assert judge().label == "success"
     assert len(calls) == 2
-
-
-def test_check_asks_each_model_once_and_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MY_KEY", raising=False)
-    missing = BackboneConfig(model="openai/x", api_key_env="MY_KEY")
-    probes = {probe.role: probe for probe in check({"agent": missing})}
-    assert len(probes) == 5
-    assert all("MY_KEY" in probe.problem for probe in probes.values())
-    assert all("backbones.agent.model" in probe.problem for probe in check({}))

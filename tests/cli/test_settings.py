@@ -205,3 +205,11 @@ def test_models_are_checked_and_one_cause_is_named_once(cli: Any, served: Served
     served.refuse = lambda prompt: 401
     code, _, err = cli("models", "check")
     assert (code, err.count("refused the key")) == (4, 1), err
+
+
+def test_a_key_that_is_not_set_is_one_problem_of_every_role(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MY_KEY", raising=False)
+    chosen = ("--set", "backbones.agent.model=openai/x", "--set", "backbones.agent.api_key_env=MY_KEY")
+    code, out, err = cli("models", "check", "--json", *chosen)
+    assert (code, err.count("MY_KEY"), len(lines(out))) == (4, 1, 5)
+    assert ", ".join(ROLES) in err
