@@ -43,12 +43,12 @@ _THOUGHT_MARK = re.compile(
     rf"|(?P<start><{_THOUGHT_NAME}>|◁think▷|\[THINK\]|<\|START_THINKING\|>|<\|channel>thought\b"
     r"|<\|open\|>think<\|sep\|>|<\|channel\|>analysis<\|message\|>|(?<!.)Here(?: is|'s) my thought process:)"
     rf"|(?P<end></{_THOUGHT_NAME}>|◁/think▷|\[/THINK\]|<\|END_THINKING\|>|<channel\|>|<\|close\|>think<\|sep\|>"
-    r"|(?:(?:<\|end\|>)?<\|start\|>assistant)?<\|channel\|>final<\|message\|>|(?<!.)Here(?: is|'s) my response:))",
+    r"|(?:(?:<\|end\|>)?<\|start\|>assistant)?<\|channel\|>final<\|message\|>|(?<!.)Here(?: is|'s) my response:))"
+    r"(?P<last>(?=[^\S\n]*+$))?",
     re.MULTILINE,
 )
-"""Starts and ends of thoughts as models write them, and code fences."""
+"""Starts and ends of thoughts as models write them, and code fences; ``first`` and ``last`` on their line or not."""
 _JSON, _SPACE = json.JSONDecoder(strict=False), re.compile(r"\s*+")
-_LINE_END = re.compile(r"[^\S\n]*+$", re.MULTILINE)
 
 
 def normalize(text: str, limit: int = MAX_TEXT) -> str:
@@ -175,7 +175,7 @@ def without_thoughts(text: str, fields: Collection[str] = ()) -> tuple[str, str]
                 thoughts += [*rest, text[done : mark.start()]]
                 rest, done = [], mark.end()
                 said, value_end = _upcoming(text, done, len(thoughts))
-    if start is not None and (start.start() <= said or (start["first"] is not None and _ends_line(text, start))):
+    if start is not None and (start.start() <= said or (start["first"] is not None and start["last"] is not None)):
         thoughts.append(text[start.end() :])
     else:
         rest.append(text[done if start is None else start.start() :])
@@ -190,13 +190,9 @@ def _kind(mark: re.Match[str]) -> str:
     return tag.strip("</>").lower() if tag.endswith(">") and "|" not in tag else ""
 
 
-def _ends_line(text: str, mark: re.Match[str]) -> bool:
-    return _LINE_END.match(text, mark.end()) is not None
-
-
 def _in_sentence(text: str, mark: re.Match[str]) -> bool:
     """Whether a closing tag stands inside a line, between blanks or quotation marks."""
-    if mark["first"] is not None or _ends_line(text, mark):
+    if mark["first"] is not None or mark["last"] is not None:
         return False
     before, after = text[mark.start() - 1 : mark.start()], text[mark.end()]
     return (before.isspace() and not after.isalnum()) or (before in "\"'`([" and after in "\"'`)]")

