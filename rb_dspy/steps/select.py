@@ -76,39 +76,35 @@ class Select(dspy.Module):
         votes, analyses, notes = [0] * count, dict[int, str](), list[str]()
         for turn in range(min(config.orders, count)):
             order = [*shuffled[turn:], *shuffled[:turn]]
+            labels = [verdicts[i] for i in order] if config.verdicts and verdicts else None
             try:
-                index, analysis = self._ask(task, trajectories, verdicts, order, turn)
+                place, analysis = self._ask(task, [trajectories[i] for i in order], labels)
             except BackboneError:
                 raise
             except RBError as exc:
-                notes.append(str(exc))
+                notes.append(f"order {turn + 1}: {exc}")
             else:
-                votes[index] += 1
-                analyses.setdefault(index, analysis)
+                votes[order[place]] += 1
+                analyses.setdefault(order[place], analysis)
         ranks = [_RANKS[each.label] for each in verdicts] if config.verdicts and verdicts else [0] * count
         equal = _equal_answers(trajectories)
         index = max(shuffled, key=lambda place: (votes[place], ranks[place], equal[place]))
         return Selection(index, analyses.get(index, ""), tuple(votes), "; ".join(notes))
 
     def _ask(
-        self,
-        task: Task,
-        trajectories: Sequence[Trajectory],
-        verdicts: Sequence[Verdict] | None,
-        order: Sequence[int],
-        turn: int,
+        self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None
     ) -> tuple[int, str]:
-        labels = [verdicts[i] for i in order] if self.config.verdicts and verdicts else None
+        """Return the place of the selector's choice, and its analysis."""
 
         def inputs(max_tokens: int) -> dict[str, str]:
-            candidates = number_attempts([trajectories[i] for i in order], max_tokens, labels)
+            candidates = number_attempts(trajectories, max_tokens, verdicts)
             return {"task": escape_markers(task.instruction), "candidates": candidates}
 
         said = ask(self.predict, "selector", self.config, inputs, rollouts=len(trajectories))
         choice = value(said, "choice", "selector")
-        if not isinstance(choice, int) or not 1 <= choice <= len(order):
-            raise UnparseableOutput(f"order {turn + 1}: the selector chose {choice!r:.40}; expected 1 to {len(order)}")
-        return order[choice - 1], str(said.get("analysis") or "")
+        if not isinstance(choice, int) or not 1 <= choice <= len(trajectories):
+            raise UnparseableOutput(f"the selector chose {choice!r:.40}; expected 1 to {len(trajectories)}")
+        return choice - 1, str(said.get("analysis") or "")
 
 
 def _equal_answers(trajectories: Sequence[Trajectory]) -> list[int]:
