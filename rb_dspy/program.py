@@ -295,16 +295,6 @@ class ReasoningBank(Learner):
             done: Experience | None = self._learn(task, (rollout,), bank, memory, ledger, run_id=run_id).experience
             return done or self.learn(task, rollout, bank, run_id=run_id)  # another call of the run was faster
 
-    def resume(self, pending: Pending) -> dspy.Prediction:
-        """Learn from a pending rollout (``MemoryBank.pending``).
-
-        If an answer of the judge or the distiller cannot be parsed, the rollout stays pending; at the third such answer
-        it is appended with the verdict ``unknown`` and without lessons.
-        """
-        if len(pending.trajectories) != 1:
-            raise InputError(f"task {pending.task.id}: {len(pending.trajectories)} pending rollouts; use MaTTS.resume")
-        return super().resume(pending)
-
     async def alearn(self, *args: Any, **kwargs: Any) -> Experience:
         """``learn`` for asyncio."""
         return await run_in_thread(self.learn, *args, **kwargs)
@@ -320,6 +310,8 @@ class ReasoningBank(Learner):
         """Judge and distill (paper, section 3.2)."""
         if not learn:
             return Lessons()
+        if len(trajectories) != 1:
+            raise InputError(f"task {task.id}: {len(trajectories)} pending rollouts; use MaTTS.resume")
         (trajectory,) = trajectories
         verdict = judge_rollout(self.judge, task, trajectory)
         return Lessons((verdict,), self.distill(task.without_ground_truth(), trajectory, verdict))

@@ -124,7 +124,6 @@ def _rows(scope: Scope, reader: Reader) -> Iterator[Finding]:
 
 
 def _vectors(scope: Scope, reader: Reader) -> Iterator[Finding]:
-    """Find rows without a vector, and invalid vectors."""
     embedder = scope.embedder()
     items = reader.items()
     expected = {"item": {row.seq for row in items}, "experience": {row.experience for row in items}}

@@ -13,16 +13,7 @@ from rb_dspy.bank.admission import attempt_id, identity, unpack_rollouts
 from rb_dspy.bank.store.base import ExperienceRow, ItemRow, PendingKey, PendingRow, SnapshotRow
 from rb_dspy.bank.store.overlay import Reader
 from rb_dspy.errors import CorruptBank
-from rb_dspy.schema import (
-    Change,
-    Experience,
-    MemoryDraft,
-    MemoryItem,
-    Provenance,
-    Snapshot,
-    Task,
-    Trajectory,
-)
+from rb_dspy.schema import Change, Experience, MemoryDraft, MemoryItem, Provenance, Snapshot, Task, Trajectory
 from rb_dspy.text import normalize
 
 if TYPE_CHECKING:
@@ -122,15 +113,18 @@ def history_of(reader: Reader, id: str) -> list[Change]:
     """Return the changes of an experience or an item, including its versions before and after edits."""
     ids = versions_of(reader, id)
     every = reader.items(ids=ids, ended=True)
-    rows = {row.id: row for row in every}
+    texts = {
+        row.id: MemoryDraft.model_construct(title=row.title, description=row.description, content=row.content)
+        for row in every
+    }
     changes = [
         Change(
             seq=entry.seq,
             kind=entry.kind,
             id=entry.subject,
             note=entry.note,
-            before=_draft(rows.get(entry.subject)) if entry.kind == "edit" else None,
-            after=_draft(rows.get(entry.items[0])) if entry.kind == "edit" else None,
+            before=texts.get(entry.subject) if entry.kind == "edit" else None,
+            after=texts.get(entry.items[0]) if entry.kind == "edit" else None,
             created_at=entry.created_at,
         )
         for entry in reader.journal(subjects=ids)
@@ -191,12 +185,6 @@ def _experience(row: ExperienceRow, items: Sequence[MemoryItem], shown: Sequence
         shown=tuple(shown),
         created_at=row.created_at,
     )
-
-
-def _draft(row: ItemRow | None) -> MemoryDraft | None:
-    if row is None:
-        return None
-    return MemoryDraft.model_construct(title=row.title, description=row.description, content=row.content)
 
 
 @dataclass(frozen=True)

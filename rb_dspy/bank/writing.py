@@ -78,7 +78,7 @@ def _current(reader: Reader, batch: Sequence[NewExperience]) -> list[NewExperien
     current = []
     for new in batch:
         row = latest(reader, new.id) if new.id in stored else None
-        if row is not None and _is_corrected(row, new.draft.task, new.draft.trajectories):
+        if row is not None and row.ended is None and _is_corrected(row, new.draft.task, new.draft.trajectories):
             new = replace(new, row=replace(new.row, id=corrected_id(row.id)), corrects=row.id)
         elif row is not None:
             new = replace(new, row=replace(new.row, id=row.id))
@@ -87,8 +87,6 @@ def _current(reader: Reader, batch: Sequence[NewExperience]) -> list[NewExperien
 
 
 def _is_corrected(row: ExperienceRow | PendingRow, task: Task, rollouts: Sequence[Trajectory]) -> bool:
-    if isinstance(row, ExperienceRow) and row.ended is not None:
-        return False
     return corrects(task, rollouts, unpack_rollouts(row.payload or b"", f"a rollout of {task.id}").trajectories)
 
 

@@ -137,7 +137,6 @@ class Ivf:
         return centroids
 
     def _without_rows(self, centroids: Vectors) -> Any:
-        """A FAISS index with these cells."""
         import faiss
 
         number, dimension = centroids.shape

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rb_dspy.bank.store.base import UNITS, Unit
-from rb_dspy.bank.store.statements import Connection, insert, run
-from rb_dspy.bank.store.tables import TEXTS
+from rb_dspy.bank.store.tables import TEXTS, Connection, insert, run
 from rb_dspy.errors import EmbedderMismatch
 from rb_dspy.protocols import Vectors
 

@@ -8,15 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from rb_dspy.bank.store.base import (
-    Entry,
-    ExperienceRow,
-    IndexRow,
-    ItemRow,
-    PendingRow,
-    SnapshotRow,
-    Unit,
-)
+from rb_dspy.bank.store.base import Entry, ExperienceRow, IndexRow, ItemRow, PendingRow, SnapshotRow, Unit
 from rb_dspy.bank.store.sql import SqlReader, SqlScope, SqlWriter, open_scope
 from rb_dspy.bank.store.sqlite import SqliteDatabase
 from rb_dspy.errors import EmbedderMismatch, StorageError

@@ -9,21 +9,11 @@ from dataclasses import fields
 from operator import itemgetter
 from typing import Any
 
-from rb_dspy.bank.store.base import (
-    Entry,
-    ExperienceRow,
-    IndexRow,
-    ItemRow,
-    PendingKey,
-    PendingRow,
-    SnapshotRow,
-    Unit,
-)
+from rb_dspy.bank.store.base import Entry, ExperienceRow, IndexRow, ItemRow, PendingKey, PendingRow, SnapshotRow, Unit
 from rb_dspy.bank.store.embedders import add_vectors, check_embedder, embedder_of, meta, packed_bytes, set_meta
 from rb_dspy.bank.store.postgres import PostgresDatabase
 from rb_dspy.bank.store.sqlite import SqliteDatabase
-from rb_dspy.bank.store.statements import Connection, insert, run
-from rb_dspy.bank.store.tables import TEXTS
+from rb_dspy.bank.store.tables import TEXTS, Connection, insert, run
 from rb_dspy.errors import EmbedderMismatch
 from rb_dspy.protocols import Vectors
 
@@ -173,7 +163,8 @@ class SqlWriter(SqlReader):
         add_vectors(self._connection, self._embedder, [(self._scope_id, *row) for row in vectors])
         shown = enumerate(exposures)
         self._insert("exposures", ({"experience": seq, "item_id": id, "place": place} for place, (seq, id) in shown))
-        self._insert("journal", map(_entry, entries))
+        journal = [_values(row) for row in entries]
+        self._insert("journal", [each | {"item_ids": json.dumps(each.pop("items"))} for each in journal])
 
     def end(self, seqs: Collection[int], at: int) -> None:
         for table in ("experiences", "items"):
@@ -306,11 +297,6 @@ def open_scope(database: Database, name: str) -> SqlScope:
             run(connection, "INSERT INTO scopes (name, seq) VALUES (:name, 0) ON CONFLICT DO NOTHING", values)
             rows = run(connection, query, values)
     return SqlScope(database, name, rows[0][0])
-
-
-def _entry(row: Entry) -> dict[str, Any]:
-    values = _values(row)
-    return values | {"item_ids": json.dumps(values.pop("items"))}
 
 
 def _values(row: Any) -> dict[str, Any]:
