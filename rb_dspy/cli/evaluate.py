@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rb_dspy.cli import options
-from rb_dspy.cli.output import (
-    bar,
-    command_line,
-    confirm_cost,
-    emit,
-    ends_on_interrupt,
-    err,
-    out,
-    say,
-    short_number,
-)
+from rb_dspy.cli.output import bar, command_line, confirm_cost, emit, ends_on_interrupt, err, out, say, short_number
 from rb_dspy.errors import InputError
 from rb_dspy.text import counted
 

@@ -98,13 +98,8 @@ class _View:
 
 
 def _summary(report: RunReport) -> str:
-    results = report.results
-    errors = [result.error for result in results if result.error]
-    unscored = sum(result.unscored for result in results)
-    parts = [f"The stream had {counted(len(results), 'task')}, {_solved(results)} solved"]
-    parts += [f"{len(errors)} failed with an error, the first: {middle_cut(errors[0], 200)}"] if errors else []
-    parts += [f"{unscored} without ground truth"] if unscored else []
-    return f"{'; '.join(parts)}."
+    first = next((f"; the first error: {middle_cut(each.error, 200)}" for each in report.results if each.error), "")
+    return f"The stream had {counted(len(report.results), 'task')}, {report.score()}{first}."
 
 
 def _judge(view: _View) -> list[str]:

@@ -29,14 +29,12 @@ GOOD_SAMPLE = 30
 """Held-out tasks that show a gain of about 15 points in eight orders."""
 
 
-class CompilePlan(pydantic.BaseModel):
+class CompilePlan(pydantic.BaseModel, frozen=True):
     """What a compile will do.
 
     Calls, tokens and cost are upper estimates, without answers from the cache and without the reflection model; they
     are None until ``measure_compile`` has run two tasks.
     """
-
-    model_config = pydantic.ConfigDict(frozen=True)
 
     optimizer: str
     step: str

@@ -2,12 +2,7 @@
 
 from .arms import Arm as Arm, ArmLike as ArmLike, MemoryMode as MemoryMode
 from .costs import Estimate as Estimate, estimate as estimate
-from .intervals import (
-    Comparison as Comparison,
-    Interval as Interval,
-    compare as compare,
-    detectable as detectable,
-)
+from .intervals import Comparison as Comparison, Interval as Interval, compare as compare, detectable as detectable
 from .progress import Progress as Progress
 from .report import ArmReport as ArmReport, LessonEffect as LessonEffect, Report as Report
 from .run import evaluate as evaluate, measure as measure, screen as screen

@@ -19,7 +19,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.config import RetrieveConfig
 from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import BackboneError, InputError
-from rb_dspy.evaluation.modes import Case, Cases, Placebo, Shuffled, true_judge
+from rb_dspy.evaluation.modes import case, cases, placebo, shuffled, true_judge
 from rb_dspy.jsonl import read_objects
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.program import ReasoningBank, check_bank
@@ -119,16 +119,16 @@ def prepare(arm: Arm, order: int, *, seed: int, draw: int) -> tuple[BankProgram,
     elif arm.memory == "oracle" and config and config.mode == "dense":  # no floor: it is about lessons, not search
         program.retrieve = Retrieve(config.model_copy(update={"min_score": -1.0}), retrieve.reranker)
     elif arm.memory == "placebo":
-        program.retrieve = Placebo(retrieve)
+        program.retrieve = placebo(retrieve)
     elif arm.memory == "shuffled":
-        program.retrieve = Shuffled(retrieve, seed + order)
+        program.retrieve = shuffled(retrieve, seed + order)
     elif arm.memory == "success_only":
         program.retrieve = Retrieve(config.model_copy(update={"polarity": "success"}), retrieve.reranker)
     elif arm.memory == "raw":
         program.retrieve = Retrieve(config.model_copy(update={"unit": "experience"}), retrieve.reranker)
-        program.distill = Case()
+        program.distill = case
         if isinstance(program, MaTTS):
-            program.contrast = Cases()
+            program.contrast = cases
     elif arm.memory == "true_verdicts":
         program.judge = true_judge(environments)
     if draw:

@@ -45,17 +45,10 @@ class CellRun:
         check: Callable[[], None],
         stop_after: int,
     ) -> None:
-        """Run the tasks of ``stream`` that are not ``done``.
+        """Run the tasks of ``stream`` that are not ``done``: task id -> record.
 
-        Args:
-            stream: The tasks in this order.
-            done: Task id -> existing record.
-            on_record: Called after each task.
-            check: Called before each task; raises if the evaluation must stop.
-            stop_after: Stop after this many tasks in a row that ended with an error.
-
-        Raises:
-            InfrastructureError: ``stop_after`` tasks in a row broke.
+        ``check`` is called before each task, and raises if the evaluation must stop. Raises ``InfrastructureError`` if
+        ``stop_after`` tasks in a row broke.
         """
         if self.learns:
             self._forget(done)

@@ -19,21 +19,19 @@ PILOT = 2
 """Tasks of each arm from which the others are estimated."""
 
 
-class Estimate(pydantic.BaseModel):
+class Estimate(pydantic.BaseModel, frozen=True):
     """Calls, tokens and cost of the remaining tasks, by those that are done; None before each arm has one."""
-
-    model_config = pydantic.ConfigDict(frozen=True)
 
     tasks: int
     """Over all arms and orders."""
     done: int
     """Tasks that are done already."""
-    calls: int | None
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    cost: float | None
+    calls: int | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost: float | None = None
     """In US dollars; None if the price of a model is unknown. Prompt tokens from a provider's cache count in full."""
-    seconds: float | None
+    seconds: float | None = None
     """With the number of jobs."""
     assumes: str
 
@@ -79,8 +77,7 @@ def estimate_of(plan: Plan, records: Mapping[str, Sequence[TaskRecord]], jobs: i
     size, done = len(plan.orders[0]), sum(map(len, records.values()))
     if not all(records.values()):
         assumes = f"calls and cost are measured on the first {counted(min(PILOT, size), 'task')} of each arm"
-        unknown = dict.fromkeys(("calls", "prompt_tokens", "completion_tokens", "cost", "seconds"))
-        return Estimate(tasks=plan.total, done=done, assumes=assumes, **unknown)
+        return Estimate(tasks=plan.total, done=done, assumes=assumes)
     calls = prompt = completion = seconds = 0.0
     cost: float | None = 0.0
     for name, arm in plan.arms.items():

@@ -46,10 +46,8 @@ _CELL_VARIANCE, _TASK_VARIANCE, _ORDER_VARIANCE = 0.42, 0.01, 0.001
 """Variances of a pair, a task's effect and an order's effect in the simulation behind ``detectable``."""
 
 
-class Interval(pydantic.BaseModel):
+class Interval(pydantic.BaseModel, frozen=True):
     """A mean and its 95 % interval, from -1 to 1. As text it is in points (percent); with the format ``+`` signed."""
-
-    model_config = pydantic.ConfigDict(frozen=True)
 
     mean: float
     low: float
@@ -63,10 +61,8 @@ class Interval(pydantic.BaseModel):
         return format(self)
 
 
-class Comparison(pydantic.BaseModel):
+class Comparison(pydantic.BaseModel, frozen=True):
     """Two sides on the same tasks in the same orders. Differences are after less before, paired by task and order."""
-
-    model_config = pydantic.ConfigDict(frozen=True)
 
     before: float
     after: float

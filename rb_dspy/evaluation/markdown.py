@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,13 +17,16 @@ MOST_LESSONS = 5
 """Maximum number of lessons that helped, and of lessons that misled."""
 
 
+Row = Mapping[str, str | Interval]
+"""Column -> cell. An ``Interval`` is a difference; the page draws it as a bar."""
+
+
 @dataclass(frozen=True)
 class Section:
-    """A table with its title and a note. An ``Interval`` in a cell is a difference; the page draws it as a bar."""
+    """A table with its title and a note."""
 
     title: str
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str | Interval]]
+    rows: Sequence[Row]
     note: str
 
 
@@ -32,8 +35,9 @@ def markdown(report: Report) -> str:
     lines = [f"# {_escape(title(report))}", "", f"**{_escape(verdict_sentence(report))}**", ""]
     lines += [_escape(sentence) for sentence in sentences(report)]
     for section in sections(report):
-        rows = [[points(each) if isinstance(each, Interval) else _escape(each) for each in row] for row in section.rows]
-        table = [f"| {' | '.join(row)} |" for row in (section.heads, ["---"] * len(section.heads), *rows)]
+        heads = list(section.rows[0])
+        cells = [[_cell(row[head]) for head in heads] for row in section.rows]
+        table = [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *cells)]
         lines += ["", f"## {_escape(section.title)}", "", *table, "", _escape(section.note)]
     return "\n".join(lines)
 
@@ -58,7 +62,7 @@ def origin(report: Report) -> str:
 def verdict_sentence(report: Report) -> str:
     """The verdict of the primary comparison, and what it means."""
     comparison = report.comparisons[report.primary]
-    arm, baseline, difference = report.primary, report.baseline, points(comparison.difference)
+    arm, baseline, difference = report.primary, report.baseline, f"{comparison.difference:+}"
     meaning = {
         "LEARNING": f"{arm} solves more than {baseline}: {difference} points.",
         "HARM": f"{arm} solves less than {baseline}: {difference} points.",
@@ -90,7 +94,7 @@ def sentences(report: Report) -> list[str]:
         design += f" {counted(unknown, 'run')} had an unknown outcome; their pairs are left out."
     if report.headroom is None or report.gain_of_oracle is None:
         return [design, origin(report)]
-    gained = f"right lessons gain {points(report.gain_of_oracle)} points over no memory"
+    gained = f"right lessons gain {report.gain_of_oracle:+} points over no memory"
     headroom = {
         "yes": f"Headroom: {gained}, so memory can help here.",
         "no": f"No headroom: {gained}, fewer than 15; without headroom no memory can help: choose another model or"
@@ -102,79 +106,63 @@ def sentences(report: Report) -> list[str]:
 
 def sections(report: Report) -> Iterator[Section]:
     """The tables: arms, differences to the baseline, and lessons if some were shown often enough."""
+    arms: list[Row] = []
+    for name, arm in report.arms.items():
+        base = "" if arm.judge_base_rate is None else f" ({_share(arm.judge_base_rate)})"
+        arms.append(
+            {
+                "arm": name + " (baseline)" * (name == report.baseline) + " (one order counts for all)" * arm.repeated,
+                "solved": "-" if arm.success is None else _percent(arm.success),
+                "steps": _number(arm.steps, 1),
+                "tokens/task": _number(arm.tokens / arm.runs if arm.runs else None),
+                "tokens/success": _number(arm.tokens_per_success),
+                "cost/task": "-" if arm.cost is None or not arm.runs else f"${arm.cost / arm.runs:.4f}",
+                "shown": _share(arm.shown),
+                "judge right": f"{_share(arm.judge_agreement)}{base}",
+                "errors": _number(arm.errors),
+                "learned": _number(arm.learned),
+            }
+        )
     yield Section(
         "Arms",
-        (
-            "arm",
-            "solved",
-            "steps",
-            "tokens/task",
-            "tokens/success",
-            "cost/task",
-            "shown",
-            "judge right",
-            "errors",
-            "learned",
-        ),
-        [
-            [
-                name + " (baseline)" * (name == report.baseline) + " (one order counts for all)" * arm.repeated,
-                "-" if arm.success is None else _percent(arm.success),
-                _number(arm.steps, 1),
-                "-" if not arm.runs else _number(arm.tokens / arm.runs),
-                _number(arm.tokens_per_success),
-                "-" if arm.cost is None or not arm.runs else f"${arm.cost / arm.runs:.4f}",
-                _share(arm.shown),
-                "-"
-                if arm.judge_agreement is None
-                else f"{_share(arm.judge_agreement)} ({_share(arm.judge_base_rate)})",
-                _number(arm.errors),
-                _number(arm.learned),
-            ]
-            for name, arm in report.arms.items()
-        ],
+        arms,
         "shown: tasks with a lesson; judge right: by ground truth; in brackets: a judge that always says the same;"
         " errors: tasks that broke twice, which count as failures; learned: lessons, over all orders.",
     )
+    differences: list[Row] = [
+        {
+            "arm": name + " (primary)" * (name == report.primary),
+            "verdict": _verdict(each),
+            "difference": each.difference,
+            "p": _p_value(each),
+            "without errors": _clean(each),
+        }
+        for name, each in report.comparisons.items()
+    ]
     yield Section(
         f"Differences to {report.baseline}, in points, with 95 % intervals",
-        ("arm", "verdict", "difference", "p", "without errors"),
-        [
-            [
-                name + " (primary)" * (name == report.primary),
-                _verdict(each),
-                each.difference,
-                _p_value(each),
-                _clean(each),
-            ]
-            for name, each in report.comparisons.items()
-        ],
+        differences,
         "p: adjusted for the number of comparisons (Holm), except the primary one. Intervals are not adjusted.",
     )
     helped = [effect for effect in report.lessons if effect.difference > 0][:MOST_LESSONS]
     misled = [effect for effect in report.lessons if effect.difference < 0][-MOST_LESSONS:]
-    if helped or misled:
+    lessons: list[Row] = [
+        {
+            "lesson": each.title,
+            "shown": str(each.times),
+            "solved": _share(each.success),
+            "baseline": _share(each.baseline),
+            "points": f"{100 * each.difference:+.0f}",
+        }
+        for each in [*helped, *misled]
+    ]
+    if lessons:
         yield Section(
             f"Lessons shown by {report.primary}",
-            ("lesson", "shown", "solved", "baseline", "points"),
-            [
-                [
-                    each.title,
-                    str(each.times),
-                    _share(each.success),
-                    _share(each.baseline),
-                    f"{100 * each.difference:+.0f}",
-                ]
-                for each in [*helped, *misled]
-            ],
+            lessons,
             f"Tasks that were shown a lesson, against {report.baseline} on the same tasks. An association: lessons are"
             " shown to tasks that resemble their source, and together with other lessons.",
         )
-
-
-def points(interval: Interval) -> str:
-    """A difference in points: ``+13.0 [+2.1, +24.3]``."""
-    return format(interval, "+")
 
 
 def _percent(interval: Interval) -> str:
@@ -208,7 +196,11 @@ def _p_value(comparison: Comparison) -> str:
 def _clean(comparison: Comparison) -> str:
     """The difference over the pairs in which nothing broke; ``-`` if nothing broke."""
     broke = comparison.errors_before or comparison.errors_after
-    return "-" if not broke else "no pair" if comparison.clean is None else points(comparison.clean)
+    return "-" if not broke else "no pair" if comparison.clean is None else f"{comparison.clean:+}"
+
+
+def _cell(value: str | Interval) -> str:
+    return f"{value:+}" if isinstance(value, Interval) else _escape(value)
 
 
 def _escape(text: str) -> str:

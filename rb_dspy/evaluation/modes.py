@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import dspy
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import RetrieveConfig
@@ -27,63 +25,47 @@ _NEUTRAL = (
 )
 
 
-class Placebo(dspy.Module):
-    """Shows neutral text, as long as the retrieved lessons."""
+def placebo(retrieve: Any) -> Callable[..., Memory]:
+    """A step that shows neutral text, as long as the retrieved lessons."""
 
-    def __init__(self, retrieve: Any) -> None:
-        super().__init__()
-        self.retrieve = retrieve
-
-    def forward(self, task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
-        memory: Memory = self.retrieve(task, bank, own_lessons)
+    def show(task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
+        memory: Memory = retrieve(task, bank, own_lessons)
         neutral = [
             item.model_copy(update={"title": _filler(len(item.title)), "content": _filler(len(item.content))})
             for item in memory.items
         ]
         return Memory(memory.retrieved, memory.items, render(neutral).block)
 
+    return show
 
-class Shuffled(dspy.Module):
-    """Shows other lessons of the bank, as many as were retrieved."""
 
-    def __init__(self, retrieve: Any, seed: int) -> None:
-        super().__init__()
-        self.retrieve = retrieve
-        self._most = getattr(retrieve, "config", RetrieveConfig()).max_tokens
-        self._seed = seed
+def shuffled(retrieve: Any, seed: int) -> Callable[..., Memory]:
+    """A step that shows other lessons of the bank, as many as were retrieved."""
+    most = getattr(retrieve, "config", RetrieveConfig()).max_tokens
 
-    def forward(self, task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
-        memory: Memory = self.retrieve(task, bank, own_lessons)
+    def show(task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
+        memory: Memory = retrieve(task, bank, own_lessons)
         shown = {item.id for item in memory.items}
         others = [item for item in bank.items() if item.id not in shown and item.provenance.task_id != task.id]
-        rng = random.Random(f"{self._seed}\n{task.id}")
-        return render(rng.sample(others, min(len(shown), len(others))), max_tokens=self._most)
+        rng = random.Random(f"{seed}\n{task.id}")
+        return render(rng.sample(others, min(len(shown), len(others))), max_tokens=most)
+
+    return show
 
 
-class Case(dspy.Module):
-    """Stores the case itself instead of lessons (ExpRAG): steps and verdict, without a language model call."""
-
-    def forward(
-        self, task: Task, trajectory: Trajectory, verdict: Verdict | None = None, rollout: int = 0
-    ) -> Distilled:
-        judged = f"Judged: {verdict.label if verdict else 'not judged'}"
-        steps = transcript(trajectory, CASE_CHARACTERS // 4)[: CASE_CHARACTERS - len(judged) - 1]
-        draft = MemoryDraft(
-            title=f"Earlier case: {task.instruction}"[:200], description="", content=f"{steps}\n{judged}"
-        )
-        return Distilled((draft,))
+def case(task: Task, trajectory: Trajectory, verdict: Verdict | None = None, rollout: int = 0) -> Distilled:  # noqa: ARG001
+    """Store the case itself instead of lessons (ExpRAG): steps and verdict, without a language model call."""
+    judged = f"Judged: {verdict.label if verdict else 'not judged'}"
+    steps = transcript(trajectory, CASE_CHARACTERS // 4)[: CASE_CHARACTERS - len(judged) - 1]
+    title = f"Earlier case: {task.instruction}"[:200]
+    return Distilled((MemoryDraft(title=title, description="", content=f"{steps}\n{judged}"),))
 
 
-class Cases(dspy.Module):
-    """Stores the cases of several rollouts."""
-
-    def forward(
-        self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None = None
-    ) -> Distilled:
-        case = Case()
-        labels = verdicts or (None,) * len(trajectories)
-        drafts = [case(task, each, label).drafts for each, label in zip(trajectories, labels, strict=True)]
-        return Distilled(tuple(dict.fromkeys(draft for one in drafts for draft in one)))
+def cases(task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None = None) -> Distilled:
+    """Store the cases of several rollouts."""
+    labels = verdicts or (None,) * len(trajectories)
+    drafts = [case(task, each, label).drafts[0] for each, label in zip(trajectories, labels, strict=True)]
+    return Distilled(tuple(dict.fromkeys(drafts)))
 
 
 def true_judge(environments: ScoredEnvironments) -> Judge:

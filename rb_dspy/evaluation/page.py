@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rb_dspy.evaluation.chart import SOLVED, Line, chart, keys, known, positions, safe, style
 from rb_dspy.evaluation.intervals import SMALLEST, Interval
-from rb_dspy.evaluation.markdown import Section, points, sections, sentences, title, verdict_sentence
+from rb_dspy.evaluation.markdown import Section, sections, sentences, title, verdict_sentence
 
 if TYPE_CHECKING:
     from rb_dspy.evaluation.report import Report
@@ -72,11 +72,11 @@ def fragment(report: Report) -> str:
 
 
 def _section(section: Section) -> str:
-    differences = [cell for row in section.rows for cell in row if isinstance(cell, Interval)]
+    differences = [cell for row in section.rows for cell in row.values() if isinstance(cell, Interval)]
     reach = max([0.1, *(abs(end) for each in differences for end in (each.low, each.high))])
-    head = "".join(f"<th>{safe(each)}</th>" for each in section.heads)
+    head = "".join(f"<th>{safe(each)}</th>" for each in section.rows[0])
     rows = [
-        "".join(f"<td>{_bar(each, reach) if isinstance(each, Interval) else safe(each)}</td>" for each in row)
+        "".join(f"<td>{_bar(each, reach) if isinstance(each, Interval) else safe(each)}</td>" for each in row.values())
         for row in section.rows
     ]
     body = "".join(f"<tr>{row}</tr>" for row in rows)
@@ -96,13 +96,13 @@ def _bar(interval: Interval, reach: float) -> str:
     low, mean, high = (x(getattr(interval, name)) for name in ("low", "mean", "high"))
     left, right = x(-SMALLEST), x(SMALLEST)
     return (
-        f'<svg viewBox="0 0 240 22" role="img" aria-label="{points(interval)}">'
+        f'<svg viewBox="0 0 240 22" role="img" aria-label="{interval:+}">'
         f'<rect class="band" x="{left}" y="1" width="{float(right) - float(left):.1f}" height="20"/>'
         f'<line class="zero" x1="120" y1="0" x2="120" y2="22"/>'
         f'<line class="bar" x1="{low}" y1="11" x2="{high}" y2="11"/>'
         f'<line class="bar" x1="{low}" y1="6" x2="{low}" y2="16"/>'
         f'<line class="bar" x1="{high}" y1="6" x2="{high}" y2="16"/>'
-        f'<circle class="dot" cx="{mean}" cy="11" r="4"/></svg>{points(interval)}'
+        f'<circle class="dot" cx="{mean}" cy="11" r="4"/></svg>{interval:+}'
     )
 
 

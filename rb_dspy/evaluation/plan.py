@@ -39,11 +39,6 @@ class Plan:
     seed: int
 
     @property
-    def sizes(self) -> dict[Cell, int]:
-        """Tasks of each cell."""
-        return dict.fromkeys(self.cells, len(self.orders[0]))
-
-    @property
     def total(self) -> int:
         """Tasks over all cells."""
         return len(self.cells) * len(self.orders[0])

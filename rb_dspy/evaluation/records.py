@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -31,10 +31,8 @@ Cell = tuple[str, int]
 """The name of an arm and the number of an order, from 0."""
 
 
-class TaskRecord(pydantic.BaseModel):
+class TaskRecord(pydantic.BaseModel, frozen=True):
     """One task of a cell."""
-
-    model_config = pydantic.ConfigDict(frozen=True)
 
     arm: str
     order: int
@@ -82,9 +80,9 @@ class Journal:
         StorageError: The folder cannot be written.
     """
 
-    def __init__(self, folder: str | Path | None, plan: Mapping[str, Any], sizes: Mapping[Cell, int]) -> None:
+    def __init__(self, folder: str | Path | None, plan: Mapping[str, Any], cells: Iterable[Cell], size: int) -> None:
         self.folder = None if folder is None else Path(folder)
-        self._cells: dict[Cell, dict[str, TaskRecord]] = {cell: {} for cell in sizes}
+        self._cells: dict[Cell, dict[str, TaskRecord]] = {cell: {} for cell in cells}
         self._claim: filelock.FileLock | None = None
         self.date = datetime.now(UTC).date().isoformat()
         """When the evaluation was started; empty if that is unknown."""
@@ -103,7 +101,7 @@ class Journal:
                 with atomic_write(self.folder / PLAN, error=StorageError) as file:
                     file.write(json.dumps(stored, indent=1, ensure_ascii=False).encode() + b"\n")
             self.date = str(stored.get("date", ""))
-            self._read(self.folder, sizes)
+            self._read(self.folder, size)
         except BaseException:
             self.close()
             raise
@@ -149,11 +147,11 @@ class Journal:
                 raise
         return bank
 
-    def _read(self, folder: Path, sizes: Mapping[Cell, int]) -> None:
+    def _read(self, folder: Path, size: int) -> None:
         for record in read_records(folder):
             if (record.arm, record.order) in self._cells:
                 self._cells[record.arm, record.order][record.task] = record
-        if all(len(records) == sizes[cell] for cell, records in self._cells.items()):
+        if all(len(records) == size for records in self._cells.values()):
             return
         for records in self._cells.values():  # if a cell stopped after errors in a row, those tasks are repeated
             for record in sorted(records.values(), key=lambda record: -record.position):

@@ -17,10 +17,8 @@ Headroom = Literal["yes", "no", "unclear"]
 FILES = ("report.json", "report.md", "report.html")
 
 
-class ArmReport(pydantic.BaseModel):
+class ArmReport(pydantic.BaseModel, frozen=True):
     """One arm in numbers. None means unknown."""
-
-    model_config = pydantic.ConfigDict(frozen=True)
 
     memory: str
     models: dict[str, str]
@@ -59,14 +57,12 @@ class ArmReport(pydantic.BaseModel):
     """Lessons that were stored, over all orders."""
 
 
-class LessonEffect(pydantic.BaseModel):
+class LessonEffect(pydantic.BaseModel, frozen=True):
     """The results of tasks that were shown a lesson: an association, not a tested effect.
 
     Lessons are shown to tasks that resemble their source, together with other lessons, and a few lucky tasks make a
     lesson look good. Use it to choose which lessons to read.
     """
-
-    model_config = pydantic.ConfigDict(frozen=True)
 
     id: str
     title: str
@@ -83,10 +79,8 @@ class LessonEffect(pydantic.BaseModel):
         return self.success - self.baseline
 
 
-class Report(pydantic.BaseModel):
+class Report(pydantic.BaseModel, frozen=True):
     """The result of an evaluation. ``save`` writes it as JSON, Markdown and HTML; ``load`` reads the JSON."""
-
-    model_config = pydantic.ConfigDict(frozen=True)
 
     format: Literal["rb_dspy evaluation report"] = "rb_dspy evaluation report"
     version: Literal[1] = 1

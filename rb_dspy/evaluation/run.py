@@ -17,16 +17,7 @@ from rb_dspy.evaluation.arms import ArmLike, oracle_bank, prepare
 from rb_dspy.evaluation.build import build_report, no_truth
 from rb_dspy.evaluation.cell import CellRun
 from rb_dspy.evaluation.costs import PILOT, Estimate, estimate_of
-from rb_dspy.evaluation.plan import (
-    Lessons,
-    Plan,
-    Tasks,
-    describe,
-    describe_sources,
-    plan_of,
-    settings_of,
-    versions,
-)
+from rb_dspy.evaluation.plan import Lessons, Plan, Tasks, describe, describe_sources, plan_of, settings_of, versions
 from rb_dspy.evaluation.progress import Counter, Progress, Stopped
 from rb_dspy.evaluation.records import Cell, Journal
 from rb_dspy.evaluation.report import Report
@@ -125,7 +116,7 @@ def _open(
         oracle = None
         if any(arm.memory == "oracle" for arm in plan.arms.values()):
             oracle = stack.enter_context(oracle_bank(lessons, plan.orders[0], embedder))
-        journal = stack.enter_context(Journal(folder, stated, plan.sizes))
+        journal = stack.enter_context(Journal(folder, stated, plan.cells, len(plan.orders[0])))
         counter = Counter(plan.total, journal, on_progress)
         yield _Cells(plan, journal, counter, oracle, embedder, f"evaluation-{digest(stated)}", stop_after)
 

@@ -160,7 +160,7 @@ def test_tasks_without_ground_truth_are_neither_solved_nor_failed() -> None:
     program = ReasoningBank(backbones=backbones(answers), environments=make)
     report = run(program, TaskStream("s", (first, *later)))
     text = stream_feedback(report, "distill.success")
-    assert lines_with(text, "3 tasks, 1 solved", "2 without ground truth")
+    assert lines_with(text, "3 tasks, 1 of 1 solved")
     assert "Failed" not in text
     assert lines_with(text, "no later task with ground truth")
     assert lines_with(stream_feedback(report, "act.predict"), "with lessons: 0 of 0 solved", "without: 1 of 1")
@@ -227,7 +227,7 @@ def test_an_unknown_predictor_reads_how_the_stream_went_and_what_broke() -> None
         return answers(prompt)
 
     text = feedback(simple(script), locks("0000", "0000", "4711"), "rerank.predict")
-    assert lines_with(text, "3 tasks, 1 solved", "1 failed with an error", "overloaded")
+    assert lines_with(text, "3 tasks, 1 of 3 solved, 1 broke", "overloaded")
     assert len(text.splitlines()) == 1
 
 
@@ -273,7 +273,7 @@ def test_streams_are_scored_by_solved_tasks_and_explained_for_each_predictor() -
         mine = [call for call in calls if call[0] is predictor]
         score, text = rated(metric, gold, pred, name, mine[-1:])
         assert score == 1.0
-        assert text.startswith("The stream had 2 tasks, 2 solved.")
+        assert text.startswith("The stream had 2 tasks, 2 of 2 solved.")
     assert "6 right" in rated(metric, gold, pred)[1]
 
 

@@ -14,7 +14,7 @@ import pytest
 from rb_dspy import Backbones, MaTTS, MemoryBank, MemoryDraft, Outcome, ReasoningBank, Task, TaskStream, evaluate
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError
 from rb_dspy.evaluation import Arm, Progress, Report, estimate, measure, screen
-from rb_dspy.evaluation.modes import Shuffled
+from rb_dspy.evaluation.modes import shuffled
 from rb_dspy.evaluation.records import read_records
 from rb_dspy.importers import to_trajectory
 from rb_dspy.steps import Memory
@@ -118,11 +118,11 @@ def test_shuffled_lessons_are_others() -> None:
         retrieve = program(k=2).retrieve
         for task in safes(6):
             near = retrieve(task, bank)
-            far = Shuffled(retrieve, 0)(task, bank)
+            far = shuffled(retrieve, 0)(task, bank)
             assert len(far.items) == len(near.items) == 2
             assert not set(far.items) & set(near.items)
-            assert far == Shuffled(retrieve, 0)(task, bank)
-        assert len({Shuffled(retrieve, seed)(task, bank).items for seed in range(9)}) > 1
+            assert far == shuffled(retrieve, 0)(task, bank)
+        assert len({shuffled(retrieve, seed)(task, bank).items for seed in range(9)}) > 1
 
 
 def test_true_verdicts_ask_no_judge() -> None:
