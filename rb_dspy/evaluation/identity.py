@@ -37,7 +37,7 @@ def identity(value: Any) -> str:
     label = _label(value if hasattr(value, "__qualname__") else type(value))
     try:
         return f"{label} {digest(_content(value))}"
-    except (TypeError, ValueError, RecursionError) as exc:
+    except (TypeError, ValueError, RecursionError, OSError) as exc:
         return f"{UNNAMED}{label}, with {exc}, at 0x{id(value):x}"
 
 
@@ -53,7 +53,7 @@ def _content(value: Any, above: tuple[int, ...] = ()) -> Any:
     if id(value) in above:
         return "itself"
     inner = partial(_content, above=(*above, id(value)))
-    if isinstance(value, list | tuple | Iterator):
+    if isinstance(value, list | tuple):
         return [inner(each) for each in value]
     if isinstance(value, set | frozenset | dict):
         return sorted(json.dumps(inner(each)) for each in (value.items() if isinstance(value, dict) else value))
@@ -73,7 +73,12 @@ def _content(value: Any, above: tuple[int, ...] = ()) -> Any:
     elif isinstance(value, dspy.Module):
         state = {name: each for name, each in vars(value).items() if name not in _MODULE_STATE}
     else:
-        state = value.__reduce_ex__(4)  # as pickle sees it; a TypeError says what cannot be read
+        try:
+            reduced = value.__reduce_ex__(4)  # as pickle sees it; the items of a list or dict are iterators
+        except Exception:  # noqa: BLE001 (pickle's errors are of many types)
+            raise TypeError(f"state of type {type(value).__qualname__}") from None
+        parts = (reduced,) if isinstance(reduced, str) else reduced
+        state = [list(each) if isinstance(each, Iterator) else each for each in parts]
     return [inner(type(value)), inner(state)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 import sqlite3
 import subprocess
@@ -55,6 +56,13 @@ class Step(dspy.Module):
         self.write = dspy.Predict("task -> action")
 
 
+class Sealed:
+    """An object that cannot be pickled."""
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError("not this")
+
+
 def closing(value: object) -> Any:
     return lambda task, rollout_id: value
 
@@ -76,6 +84,7 @@ DIFFERENT: dict[str, list[Any]] = {
     ],
     "partials": [functools.partial(desk, scale=2), functools.partial(desk, scale=3), desk],
     "state": [Desk(1), Desk(2), Desk([1, {"a": None}]), Desk(random.Random(1)), Desk(random.Random(2))],
+    "iterators": [closing(itertools.count(1)), closing(itertools.count(2)), closing(iter([1, 2]))],
     "bound methods": [Desk(1).made, Desk(2).made, Desk(1).__call__],
     "steps": [Step(1), Step(2)],
     "named environments": [environment_factory(f"{__name__}:{name}") for name in ("Safe", "make_safe")],
@@ -88,7 +97,7 @@ DIFFERENT: dict[str, list[Any]] = {
 def test_code_and_state_tell_values_apart(values: list[Any]) -> None:
     names = [identity(value) for value in values]
     assert len(set(names)) == len(names)
-    assert [identity(value) for value in values] == names
+    assert [identity(value) for value in values] == names, "nothing is used up"
     assert not [name for name in names if name.startswith(UNNAMED)]
 
 
@@ -130,6 +139,7 @@ def test_what_has_no_name_is_never_taken_for_another(tmp_path: Path) -> None:
     assert identity(one).startswith(UNNAMED)
     assert identity(one) != identity(other)
     assert "Connection" in identity(one)
+    assert identity(closing(Sealed())).startswith(UNNAMED)
     assert stable({"a": identity(one)}) == stable({"a": identity(other)}), "the folder of a command does not move"
     held = [safe_with(each) for each in connections]
     tasks = safes(2)
