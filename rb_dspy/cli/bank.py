@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.cli import bank_change, options
-from rb_dspy.cli.output import emit, err, facts, one_line, out, print_json, rollout_number, say, table
+from rb_dspy.cli.output import emit, err, facts, one_line, out, rollout_number, say, table
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, InputError, RBError, UnparseableOutput
 from rb_dspy.schema import Change, Experience, MemoryDraft, MemoryItem
 from rb_dspy.text import counted
@@ -38,10 +38,9 @@ def list_items(
     with on.open() as opened:
         found: Any = (opened.experiences() if experiences else opened.items())[-last if last else 0 :]
         learned_from = 0 if found else len(opened.seen_tasks())
-    if on.json_:
-        for each in found:
-            print_json(each)
-    elif not found and learned_from:
+    for each in found:
+        emit(each)
+    if not found and learned_from:
         say(f"no lessons from the {counted(learned_from, 'task')} of this scope; --experiences lists them")
     elif not found:
         say("this scope is empty; rb-dspy run fills it")
@@ -73,9 +72,8 @@ def show(
     """Show one lesson with its sources, or one experience with its full trajectory."""
     with on.open() as opened:
         found = opened.get(id)
-        if on.json_:
-            print_json(found)
-        elif isinstance(found, MemoryItem):
+        emit(found)
+        if isinstance(found, MemoryItem):
             show_item(found, opened.history(id))
         else:
             _show_experience(found, opened)
@@ -108,27 +106,23 @@ def search(
         near = opened.retrieve(query, k=usual.k, min_score=floor, polarity=usual.polarity, **how) if found else []
     shown = {item.id for item in render((i for match in near for i in match.items), max_tokens=usual.max_tokens).items}
     for match in found:
-        if emit(match, on.json_):
-            continue
+        emit(match)
         out.print(Text.assemble((f"{match.score:.3f}", "bold"), "  ", (one_line(match.instruction, 120), "dim")))
         for item in match.items:
             lesson = Text.assemble((item.title, "bold"), f": {one_line(item.content, 300)} ", (item.id, "dim"))
             lesson.append("" if item.id in shown else "  (not shown to agents)", "yellow")
             out.print(Padding(lesson, (0, 0, 0, 7)))
-    if not found and not on.json_:
+    if not found:
         say("nothing found")
 
 
 @app.command()
 @options.shared
-def stats(
-    on: options.OnBank,
-) -> None:
+def stats(on: options.OnBank) -> None:
     """Show counts, sizes, the embedder, and the scopes of the bank."""
     with on.open_any_scope() as opened:
         found, scopes = opened.stats(), opened.scopes()
-    if emit({**found.model_dump(mode="json"), "scopes": scopes}, on.json_):
-        return
+    emit({**found.model_dump(mode="json"), "scopes": scopes})
     shown = facts()
     for name, value in {**found.model_dump(), "scopes": scopes}.items():
         if isinstance(value, dict):
@@ -148,7 +142,7 @@ def pending(
     """List pending rollouts, which are not learned from yet, oldest first."""
     if learn:
         where = {"bank__url": on.bank, "bank__scope": on.scope}
-        _learn(options.program_settings(on.config, set_, None, None, **where), program, json_=on.json_)
+        _learn(options.program_settings(on.config, set_, None, None, **where), program)
         return
     if set_ or program:
         raise InputError("bank pending: --set and --program need --learn; add --learn")
@@ -157,18 +151,14 @@ def pending(
     shown = table("id", "task", "run", "rollouts", "tries", "last error", right=("rollouts", "tries"))
     for each in found:
         rollouts = len(each.trajectories)
-        if on.json_:
-            names = ("run_id", "tries", "error", "created_at")
-            print_json(
-                {"id": each.id, "task": each.task.id, "rollouts": rollouts} | {n: getattr(each, n) for n in names}
-            )
+        about = {name: getattr(each, name) for name in ("run_id", "tries", "error", "created_at")}
+        emit({"id": each.id, "task": each.task.id, "rollouts": rollouts, **about})
         task, error = Text(one_line(each.task.id)), Text(one_line(each.error, 200), "dim")
         shown.add_row(each.id, task, Text(each.run_id), str(rollouts), str(each.tries), error)
-    if not on.json_:
-        out.print(shown if found else "no pending rollouts")
+    out.print(shown if found else "no pending rollouts")
 
 
-def _learn(chosen: Any, program_name: str | None, *, json_: bool) -> None:
+def _learn(chosen: Any, program_name: str | None) -> None:
     """Learn from all pending rollouts. Raises the last error if every one failed."""
     from rb_dspy.bank import MemoryBank
     from rb_dspy.cli.program import build_program
@@ -187,22 +177,20 @@ def _learn(chosen: Any, program_name: str | None, *, json_: bool) -> None:
                 raise
             except (InfrastructureError, UnparseableOutput, InputError) as exc:
                 errors.append(exc)
-                _print_learned(each, [], str(exc), json_=json_)
+                _print_learned(each, [], str(exc))
             else:
-                _print_learned(each, experience.items, "", json_=json_)
-    if not waiting and not json_:
+                _print_learned(each, experience.items, "")
+    if not waiting:
         say("no pending rollouts")
     if errors and len(errors) == len(waiting):
         raise errors[-1]
 
 
-def _print_learned(waiting: Pending, items: Iterable[MemoryItem], error: str, *, json_: bool) -> None:
+def _print_learned(waiting: Pending, items: Iterable[MemoryItem], error: str) -> None:
     titles = [item.title for item in items]
-    if json_:
-        print_json({"id": waiting.id, "task": waiting.task.id, "learned": titles, "error": error})
-    else:
-        outcome = (one_line(error, 300), "red") if error else (", ".join(titles) or "no lesson", "blue")
-        say((waiting.task.id, "bold"), "  ", outcome)
+    emit({"id": waiting.id, "task": waiting.task.id, "learned": titles, "error": error})
+    outcome = (one_line(error, 300), "red") if error else (", ".join(titles) or "no lesson", "blue")
+    say((waiting.task.id, "bold"), "  ", outcome)
 
 
 def show_item(item: MemoryItem, changes: Iterable[Change] = ()) -> None:

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.cli import options
-from rb_dspy.cli.output import confirm, emit, err, one_line, out, print_json, say, table
+from rb_dspy.cli.output import confirm, emit, err, one_line, out, say, table
 from rb_dspy.errors import BankError, CorruptBank, InputError
 from rb_dspy.redaction import without_secrets
 from rb_dspy.schema import MemoryItem, Removal
@@ -46,7 +46,7 @@ def add(
 ) -> None:
     """Add a lesson that you wrote; creates the bank if it does not exist."""
     with on.open(embeds=True, create=True) as opened:
-        _print_item(opened.add(title, content, description, origin), json_=on.json_)
+        _print_item(opened.add(title, content, description, origin))
 
 
 @app.command()
@@ -64,7 +64,7 @@ def edit(
         raise InputError("nothing to change; give --title, --description or --content")
     with on.open(embeds=True) as opened:
         item = opened.edit(id, title=title, description=description, content=content, note=note)
-    _print_item(item, json_=on.json_)
+    _print_item(item)
 
 
 @app.command()
@@ -84,7 +84,7 @@ def delete(
         shown = _titles(opened, removal)
         if not dry_run:
             removal = opened.delete(id, note=note)
-    _print_removal(removal, shown, "would be removed" if dry_run else "removed", json_=on.json_)
+    _print_removal(removal, shown, dry_run=dry_run)
 
 
 @app.command()
@@ -108,7 +108,7 @@ def rollback(
             confirm(f"{_counts(removal)}: remove?")
         if not dry_run:
             removal = opened.rollback(source, descendants=descendants, note=note)
-    _print_removal(removal, shown, "would be removed" if dry_run else "removed", json_=on.json_)
+    _print_removal(removal, shown, dry_run=dry_run)
 
 
 @app.command()
@@ -133,7 +133,8 @@ def purge(
                 f"permanently delete everything {'with this text' if text else f'from {source}'}, with its history?"
             )
         removal = opened.purge(source, text=text)
-    print_json(removal) if on.json_ else say(("permanently deleted: ", "bold"), _counts(removal) or "nothing more")
+    emit(removal)
+    say(("permanently deleted: ", "bold"), _counts(removal) or "nothing more")
 
 
 @app.command("export")
@@ -153,8 +154,7 @@ def export_(
                 shutil.copyfileobj(lines, sys.stdout.buffer)
             sys.stdout.buffer.flush()
             return
-    if emit({"path": file, "experiences": number, "pending": waiting}, on.json_):
-        return
+    emit({"path": file, "experiences": number, "pending": waiting})
     left = f"; not included: pending rollouts of {counted(waiting, 'task')}" if waiting else ""
     say(f"{counted(number, 'experience')} written to {file}{left}")
 
@@ -185,33 +185,33 @@ def import_(
             before = opened.stats().experiences
             ids = opened.import_jsonl(path, origin=origin)
             new = opened.stats().experiences - before
-    if emit({"path": file, "experiences": len(ids), "new": new}, on.json_):
-        return
+    emit({"path": file, "experiences": len(ids), "new": new})
     others = f"; {len(ids) - new:,} skipped: already here, or removed here" if len(ids) > new else ""
     say(f"{counted(new, 'experience')} imported into {without_secrets(chosen.url)}, scope {chosen.scope}{others}")
 
 
 @app.command()
+@options.shared
 def backup(
     file: Annotated[str, typer.Argument(help="File for the copy; it must not exist.")],
     bank: options.Bank = None,
     config: options.Config = None,
-    json_: options.Json = False,
 ) -> None:
     """Copy the bank's file with all scopes; other processes may write to it meanwhile."""
     from rb_dspy.bank import MemoryBank
 
     url = options.settings(config, None, bank__url=bank).bank.url
     MemoryBank.backup(url, to=file)
-    print_json({"path": url, "copy": file}) if json_ else say(f"{file} is a copy of {url}")
+    emit({"path": url, "copy": file})
+    say(f"{file} is a copy of {url}")
 
 
 @app.command()
+@options.shared
 def restore(
     copy: Annotated[str, typer.Argument(help="A copy of a bank's file; it is not changed.")],
     bank: options.Bank = None,
     config: options.Config = None,
-    json_: options.Json = False,
 ) -> None:
     """Check a copy and replace the bank's file with it; the old file is moved aside."""
     from rb_dspy.bank import MemoryBank
@@ -219,10 +219,8 @@ def restore(
     url = options.settings(config, None, bank__url=bank).bank.url
     with err.status("checking the copy …"):
         aside = MemoryBank.restore(url, copy=copy)
-    if json_:
-        print_json({"path": url, "copy": copy, "moved_aside": aside})
-    else:
-        say(f"{url} is restored from {copy}{f'; the old file is {aside}' if aside else ''}")
+    emit({"path": url, "copy": copy, "moved_aside": aside})
+    say(f"{url} is restored from {copy}{f'; the old file is {aside}' if aside else ''}")
 
 
 @app.command()
@@ -237,8 +235,7 @@ def reindex(
     with err.status("embedding …"), on.open_any_scope(embeds=embedder is None) as opened:
         made = opened.reindex(embedder)
         name = opened.stats().embedder
-    if emit({"embedder": name, "vectors": made}, on.json_):
-        return
+    emit({"embedder": name, "vectors": made})
     moved = embedder is not None and embedder != on.settings.bank.embedder
     hint = f'; set bank.embedder = "{embedder}" in rb.toml' if moved else ""
     say(f"{counted(made, 'vector')} computed{hint}")
@@ -246,9 +243,7 @@ def reindex(
 
 @app.command()
 @options.shared
-def doctor(
-    on: options.OnBank,
-) -> None:
+def doctor(on: options.OnBank) -> None:
     """Check the whole bank; reports each problem and its fix. Exits with 6 if there is a problem."""
     from rb_dspy.bank import MemoryBank
     from rb_dspy.bank.opening import scopes
@@ -261,25 +256,24 @@ def doctor(
             with MemoryBank.open(url, scope=name, create=False) as opened:
                 findings |= dict.fromkeys(opened.doctor())
     for finding in findings:
-        if emit(finding, on.json_):
-            continue
+        emit(finding)
         out.print(Text.assemble(("error", "red"), " ", (finding.kind, "dim"), " ", (finding.where, "bold")))
         out.print(Padding(Text(f"{finding.what}\n→ {finding.remedy}"), (0, 0, 0, 2)))
     if findings:
         raise CorruptBank(f"the doctor found {counted(len(findings), 'error')}")
-    if not on.json_:
-        say(f"no errors in {counted(len(names), 'scope')}")
+    say(f"no errors in {counted(len(names), 'scope')}")
 
 
-def _print_item(item: MemoryItem, *, json_: bool) -> None:
+def _print_item(item: MemoryItem) -> None:
     from rb_dspy.cli.bank import show_item
 
-    print_json(item) if json_ else show_item(item)
+    emit(item)
+    show_item(item)
 
 
-def _print_removal(removal: Removal, shown: Table, verb: str, *, json_: bool) -> None:
-    if emit(removal, json_):
-        return
+def _print_removal(removal: Removal, shown: Table, *, dry_run: bool) -> None:
+    emit(removal)
+    verb = "would be removed" if dry_run else "removed"
     say((f"{verb}: ", "bold"), _counts(removal))
     if shown.row_count:
         out.print(shown)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from rb_dspy.backbones import active
 from rb_dspy.bank import MemoryBank
-from rb_dspy.cli.output import emit, ends_on_interrupt, err, out, print_json, print_row, table
+from rb_dspy.cli.output import emit, ends_on_interrupt, err, out, print_row, table
 from rb_dspy.config import Settings
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.matts import BankProgram
@@ -23,25 +23,22 @@ from rb_dspy.stream.templates import family_attribute
 from rb_dspy.text import counted, middle_cut
 
 
-def compare_memory(program: BankProgram, name: str, tasks: Sequence[Task], chosen: Settings, *, json_: bool) -> None:
+def compare_memory(program: BankProgram, name: str, tasks: Sequence[Task], chosen: Settings) -> None:
     """Run ``tasks`` without memory, then with a bank that starts empty, and print both results of each task.
 
     Raises ``InfrastructureError`` if every task of one pass failed.
     """
     started = time.monotonic()
     without, with_memory = RunReport("without"), RunReport("with")
-    if not json_:
-        model = (program.backbones or active()).lm("agent").model
-        out.print(Text.assemble((name, "bold"), f"  {counted(len(tasks), 'task')}  ", (str(model), "dim")))
+    model = (program.backbones or active()).lm("agent").model
+    out.print(Text.assemble((name, "bold"), f"  {counted(len(tasks), 'task')}  ", (str(model), "dim")))
     opened = MemoryBank.open(None, scope="comparison", embedder=chosen.bank.embedder)
     with ends_on_interrupt("nothing was stored"), opened as bank:
-        _run(program, tasks, bank, without, json_=json_)
-        _run(program, tasks, bank, with_memory, before=without, json_=json_)
+        _run(program, tasks, bank, without)
+        _run(program, tasks, bank, with_memory, before=without)
         summary = _summary(tasks, without, with_memory)
-    if json_:
-        print_json({"comparison": summary})
-    else:
-        _print(summary, time.monotonic() - started)
+    emit({"comparison": summary})
+    _print(summary, time.monotonic() - started)
     for report in (without, with_memory):
         if all(result.error for result in report.results):
             raise InfrastructureError(f"every task failed; last error: {report.results[-1].error}")
@@ -54,19 +51,17 @@ def _run(
     report: RunReport,
     *,
     before: RunReport | None = None,
-    json_: bool,
 ) -> None:
     """Run one pass over the tasks; the second pass learns, and prints the results of both."""
     marks = {result.task.id: _mark(result) for result in before.results} if before is not None else None
     name = "without memory" if marks is None else "with memory"
     status = out.status(Text(f"{name}: task 1 of {len(tasks)} …", "dim"))
-    if marks is not None and not json_:
+    if marks is not None:
         out.print(Text("marks: without memory, with memory", "dim"))
 
     def on_result(result: TaskResult) -> None:
         report.results.append(result)
-        if emit({"memory": "off" if marks is None else "on", **result.row()}, json_):
-            return
+        emit({"memory": "off" if marks is None else "on", **result.row()})
         if marks is not None:
             _show(result, len(report.results), [marks.get(result.task.id, Text("?")), _mark(result)])
         elif not out.is_terminal:  # a terminal shows a status instead
@@ -74,9 +69,9 @@ def _run(
         if len(report.results) < len(tasks):
             status.update(Text(f"{name}: task {len(report.results) + 1} of {len(tasks)} …", "dim"))
 
-    with status if out.is_terminal and not json_ else nullcontext():
+    with status if out.is_terminal and not out.quiet else nullcontext():
         run_stream(program, tasks, bank, run_id=report.run_id, learn=marks is not None, on_result=on_result)
-    if marks is None and not json_:
+    if marks is None:
         out.print(f"without memory: {report.score()}; now with memory")
 
 

@@ -13,12 +13,12 @@ from rb_dspy.cli import options
 from rb_dspy.cli.output import (
     bar,
     confirm_cost,
+    emit,
     ends_on_interrupt,
     err,
     library_log,
     out,
     print_diff,
-    print_json,
     say,
     short_number,
     table,
@@ -78,15 +78,14 @@ def compile_(
         arguments: dict[str, Any] = {"optimizer": optimizer, "step": step, "budget": budget, "bank": start}
         arguments |= {"orders": orders, "window": window, "threads": threads}
         plan = plan_compile(built, streams, **arguments)
-        asks = not (yes or on.json_)
+        asks = not (yes or out.quiet)
         of_model: dict[str, Any] = {"bank": start, "embedder": chosen.bank.embedder, "environments": on.env}
         if registry is not None and register is not None:
             registry.check(built, register, **of_model)
         arguments |= {"reflection": reflection_model(chosen, reflection), "seed": chosen.run.seed}
         arguments |= {"embedder": chosen.bank.embedder}
-        if not on.json_:
-            say((found.name, "bold"), f"  {optimizer}, step {step}, {counted(budget, 'metric call')}")
-            say((str(plan), "dim"))
+        say((found.name, "bold"), f"  {optimizer}, step {step}, {counted(budget, 'metric call')}")
+        say((str(plan), "dim"))
         if asks:
             with err.status("measuring two tasks …"):
                 plan = measure_compile(plan, built, streams, bank=start, embedder=chosen.bank.embedder)
@@ -111,12 +110,10 @@ def compile_(
         version = None
         if registry is not None and register is not None:
             version = registry.register(compiled, built, register, **of_model)
-    if on.json_:
-        left_out = {"state", "candidates", "prompts_before", "prompts_after", "task_parts"}
-        about = {"improved": compiled.improved, "changed": compiled.changed, "diff": compiled.diff()}
-        about |= {"saved": save, "version": version, "mlflow_run": tracked.id}
-        print_json({**compiled.model_dump(mode="json", exclude=left_out), **about})
-        return
+    left_out = {"state", "candidates", "prompts_before", "prompts_after", "task_parts"}
+    about = {"improved": compiled.improved, "changed": compiled.changed, "diff": compiled.diff()}
+    about |= {"saved": save, "version": version, "mlflow_run": tracked.id}
+    emit({**compiled.model_dump(mode="json", exclude=left_out), **about})
     _print_result(compiled)
     in_mlflow = f"; in MLflow: run {tracked.id}" if tracked.id else ""
     say("saved: ", (str(save), "bold"), f"; the optimizer's log: {log}{in_mlflow}")

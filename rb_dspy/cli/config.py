@@ -19,11 +19,11 @@ from rb_dspy.errors import InputError
 from rb_dspy.redaction import without_secrets
 
 
+@options.shared
 def config(
     part: Annotated[str | None, typer.Argument(help="Only keys that contain this, such as program.act.")] = None,
     config: options.Config = None,
     set_: options.Set = None,
-    json_: options.Json = False,
 ) -> None:
     """List every key of rb.toml and --set, with its value, default and meaning.
 
@@ -34,8 +34,7 @@ def config(
         raise InputError(f"no key contains {part!r}; they begin with {', '.join(Settings.model_fields)}")
     explained: set[str] = set()
     for each in keys:
-        if emit(each, json_):
-            continue
+        emit(each)
         value, default = each["value"], each["default"]
         now = "not set" if value is None else f"= {json.dumps(value, ensure_ascii=False)}"
         usual = "" if value == default else f"  default {'not set' if default is None else json.dumps(default)}"

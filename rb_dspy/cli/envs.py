@@ -9,21 +9,19 @@ import typer
 from rich.text import Text
 
 from rb_dspy.cli import options
-from rb_dspy.cli.output import emit, out, print_json, say, table
+from rb_dspy.cli.output import emit, out, say, table
 from rb_dspy.errors import describe_error
 from rb_dspy.text import counted
 
 
-def envs(
-    name: Annotated[str | None, typer.Argument(help="Show one stream; default: list all.")] = None,
-    json_: options.Json = False,
-) -> None:
+@options.shared
+def envs(name: Annotated[str | None, typer.Argument(help="Show one stream; default: list all.")] = None) -> None:
     """List environments, their templates, and whether they can run here."""
     from rb_dspy.plugins import environment_family, environment_names
     from rb_dspy.stream import PRESETS
 
     if name is not None:
-        _show(name, json_=json_)
+        _show(name)
         return
     shown = table("stream", "environment", "templates", "ready")
     for stream in (*environment_names(), *PRESETS):
@@ -35,16 +33,14 @@ def envs(
             templates = len(preset or family.templates())
         except Exception as exc:  # noqa: BLE001 (a family of another package may raise anything)
             problem = describe_error(exc)
-        if json_:
-            print_json({"stream": stream, "environment": env, "templates": templates, "problem": problem})
+        emit({"stream": stream, "environment": env, "templates": templates, "problem": problem})
         ready = Text(problem, "red") if problem else Text("yes", "green")
         shown.add_row(Text(stream), Text(env), str(templates or "your file"), ready)
-    if not json_:
-        out.print(shown)
-        say(("rb-dspy envs NAME shows one; rb-dspy run NAME runs its tasks; --env uses your own environment", "dim"))
+    out.print(shown)
+    say(("rb-dspy envs NAME shows one; rb-dspy run NAME runs its tasks; --env uses your own environment", "dim"))
 
 
-def _show(name: str, *, json_: bool) -> None:
+def _show(name: str) -> None:
     """Print the templates of one stream, and its first task."""
     from rb_dspy.plugins import environment_family
     from rb_dspy.stream import PRESETS, TaskStream
@@ -54,8 +50,7 @@ def _show(name: str, *, json_: bool) -> None:
     family.check()
     templates = list(preset or family.templates())
     (task,) = TaskStream.named(name, n=1) if templates else (None,)
-    if emit({"stream": name, "environment": env, "templates": templates, "task": task}, json_):
-        return
+    emit({"stream": name, "environment": env, "templates": templates, "task": task})
     say((counted(len(templates), "template"), "bold"), f"  {', '.join(templates) or 'your own file of tasks'}")
     for paragraph in (inspect.getdoc(type(family)) or "").split("\n\n"):
         if about := " ".join(paragraph.replace("``", "").split()):

@@ -93,10 +93,9 @@ def evaluate(
         stated = describe(plan) | describe_sources(plan, **given)
         place = folder or Path("rb-evaluations") / f"{stream.name}-{stream.digest[:8]}-{stable(stated)[:8]}"
         estimate = evaluation.estimate(sides, stream, **shared, jobs=jobs, folder=place)
-        asks = not (yes or on.json_)
-        if not on.json_:
-            say((found.name, "bold"), f"  {', '.join(sides)}")
-            say((f"{estimate}; results in {place}", "dim"))
+        asks = not (yes or out.quiet)
+        say((found.name, "bold"), f"  {', '.join(sides)}")
+        say((f"{estimate}; results in {place}", "dim"))
         if estimate.calls is None and asks:
             with ends_on_interrupt(f"results are in {place}; the same command continues"), err.status("measuring …"):
                 estimate = evaluation.measure(sides, stream, **shared, **given, jobs=jobs, folder=place)
@@ -120,8 +119,7 @@ def evaluate(
             report = report.model_copy(update={"command": command_line(context)})
             report.save(place)
             tracked.log_report(report)
-    if emit({**report.model_dump(mode="json"), "folder": place, "mlflow_run": tracked.id}, on.json_):
-        return
+    emit({**report.model_dump(mode="json"), "folder": place, "mlflow_run": tracked.id})
     out.print(Markdown(report.to_markdown()))
     say("\nreport: ", (str(place / "report.html"), "bold"), f"; in MLflow: run {tracked.id}" if tracked.id else "")
 

@@ -59,7 +59,7 @@ class Display(BaseCallback):
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Show what happens inside the block."""
-        if self.console.is_terminal:
+        if self.console.is_terminal and not self.console.quiet:
             self.status = self.console.status("[dim]loading the embedder …[/]")
             self.status.start()
         try:

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from rb_dspy.cli import options
-from rb_dspy.cli.output import err, out, print_json, say, table
+from rb_dspy.cli.output import emit, err, out, say, table
 from rb_dspy.config import ROLES, BackboneConfig
 from rb_dspy.errors import BackboneError, RBError
 
@@ -21,9 +21,9 @@ _MAX_TOKENS = 2_000
 
 
 @app.command("list")
+@options.shared
 def list_models(
     verify: Annotated[bool, typer.Option("--verify", help="Compute the checksums of files; slow.")] = False,
-    json_: options.Json = False,
 ) -> None:
     """List models that can run on this machine, and which are downloaded."""
     from rb_dspy.backbones import models
@@ -31,21 +31,19 @@ def list_models(
     shown = table("name", "size", "license", "here", "SHA-256")
     for spec in models.catalog():
         status = models.status(spec.name, verify=verify)
-        if json_:
-            print_json({**spec.model_dump(mode="json"), "status": status})
+        emit({**spec.model_dump(mode="json"), "status": status})
         hint = f"[dim]rb-dspy models get {spec.name}[/]"
         mark = {"present": "[green]yes[/]", "absent": hint, "damaged": f"[red]damaged:[/] {hint}"}[status]
         shown.add_row(spec.name, f"{spec.size / 1e6:,.0f} MB", spec.license, mark, f"[dim]{spec.sha256[:12]}…[/]")
-    if not json_:
-        out.print(shown)
+    out.print(shown)
 
 
 @app.command()
+@options.shared
 def get(
     name: Annotated[str, typer.Argument(help="A name from rb-dspy models list.")],
     source: Annotated[Path | None, typer.Option("--from", help="Copy this file instead of downloading.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Check an existing file; replace it if damaged.")] = False,
-    json_: options.Json = False,
 ) -> None:
     """Download a model, unless it exists. Continues an interrupted download."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -60,31 +58,31 @@ def get(
             progress.update(bar, completed=done, total=total, description=what)
 
         path = models.get(name, source=source, progress=show, verify=verify)
-    print_json({"name": name, "path": path}) if json_ else say(f"{name} is here: {path}")
+    emit({"name": name, "path": path})
+    say(f"{name} is here: {path}")
 
 
 @app.command()
-def check(config: options.Config = None, set_: options.Set = None, json_: options.Json = False) -> None:
+@options.shared
+def check(config: options.Config = None, set_: options.Set = None) -> None:
     """Call the model of each role once; shows its answer and time, or the problem."""
     shown = table("role", "model", "seconds", "answer")
     backbones = options.settings(config, set_).backbones
     probes: dict[str, dict[str, Any]] = {}
     problems: dict[str, list[str]] = {}
-    with err.status("calling each model once …"):
-        for role in ROLES:
-            chosen = backbones.get(role, backbones["agent"])
-            settings = chosen.model_dump_json()
-            if settings not in probes:
+    for role in ROLES:
+        chosen = backbones.get(role, backbones["agent"])
+        settings = chosen.model_dump_json()
+        if settings not in probes:
+            with err.status(Text(f"calling {chosen.model} …")):  # rich redirects standard output meanwhile
                 probes[settings] = probe(chosen)
-            row = {"role": role, **probes[settings]}
-            if json_:
-                print_json(row)
-            if row["problem"]:
-                problems.setdefault(row["problem"], []).append(role)
-            answer = Text("no answer", "red") if row["problem"] else Text(row["answer"])
-            shown.add_row(role, Text(chosen.model), f"{row['seconds']:.1f}", answer)
-    if not json_:
-        out.print(shown)
+        row = {"role": role, **probes[settings]}
+        emit(row)
+        if row["problem"]:
+            problems.setdefault(row["problem"], []).append(role)
+        answer = Text("no answer", "red") if row["problem"] else Text(row["answer"])
+        shown.add_row(role, Text(chosen.model), f"{row['seconds']:.1f}", answer)
+    out.print(shown)
     if problems:
         raise BackboneError("; ".join(f"{', '.join(roles)}: {problem}" for problem, roles in problems.items()))
 

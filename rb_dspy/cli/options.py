@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from rb_dspy.cli.output import out
 from rb_dspy.config import BankConfig, MattsConfig, MattsMode, RunConfig, Settings
 from rb_dspy.errors import ConfigError, EmbedderMismatch, UnknownScope
 
@@ -37,7 +38,7 @@ Config = Annotated[
 Set = Annotated[
     list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override one setting; may be repeated.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, one value per line.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, one value per line.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a deletion or more than 1,000 model calls.")]
 
 Bank = Annotated[
@@ -122,7 +123,6 @@ class OnBank:
     bank: Bank = None
     scope: Scope = None
     config: Config = None
-    json_: Json = False
 
     @property
     def settings(self) -> Settings:
@@ -179,7 +179,6 @@ class OnTasks:
     track: Track = None
     config: Config = None
     set_: Set = None
-    json_: Json = False
 
     def settings(self, **options: Any) -> Settings:
         """The settings of the command; ``options``: its own options as ``section__key=value``."""
@@ -200,22 +199,24 @@ class OnTasks:
 
 
 def shared(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter ``on`` of ``command``, a dataclass of options, with these options, for typer."""
+    """Add ``--json`` to ``command``, and replace its parameter ``on``, a dataclass of options, with these options."""
     hints = get_type_hints(command, include_extras=True)
-    group = hints.pop("on")
-    ours = get_type_hints(group, include_extras=True)
+    group = hints.pop("on", None)
+    ours = {} if group is None else get_type_hints(group, include_extras=True)
+    added = {name: (getattr(group, name), hint) for name, hint in ours.items()} | {"json_": (False, _Json)}
     own = inspect.signature(command).parameters.values()
     parameters = [each.replace(annotation=hints[each.name]) for each in own if each.name != "on"]
-    for field in dataclasses.fields(group):
-        default, kind = field.default, inspect.Parameter.KEYWORD_ONLY
-        parameters.append(inspect.Parameter(field.name, kind, default=default, annotation=ours[field.name]))
+    for name, (default, hint) in added.items():
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint))
 
     @functools.wraps(command)
     def call(**values: Any) -> None:
-        command(on=group(**{name: values.pop(name) for name in ours}), **values)
+        out.quiet = values.pop("json_")
+        on = {} if group is None else {"on": group(**{name: values.pop(name) for name in ours})}
+        command(**on, **values)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    call.__annotations__ = hints | ours
+    call.__annotations__ = {each.name: each.annotation for each in parameters}
     return call
 
 

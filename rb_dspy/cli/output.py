@@ -34,11 +34,16 @@ class SafeConsole(Console):
             text = segment.text if segment.control else printable(segment.text)
             yield segment if text == segment.text else segment._replace(text=text)
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        if not self.quiet:  # rich would lay out everything first
+            super().print(*objects, **options)
+
 
 MANY_CALLS = 1_000
 """Number of language model calls above which the user must confirm."""
 
 out = SafeConsole(highlight=False, soft_wrap=False, emoji=False)
+"""Standard output; ``quiet`` with ``--json``, when only ``emit`` prints."""
 err = SafeConsole(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
@@ -180,8 +185,10 @@ def print_diff(diff: str) -> None:
         out.print(Text(line, style), soft_wrap=True)
 
 
-def print_json(value: Any) -> None:
-    """Print ``value`` as one line of JSON; pydantic models in their own JSON form."""
+def emit(value: Any) -> None:
+    """If the command was asked for JSON, print ``value`` as one line of it; pydantic models in their own form."""
+    if not out.quiet:
+        return
     text = json.dumps(value, default=_plain, ensure_ascii=False)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
@@ -189,13 +196,6 @@ def print_json(value: Any) -> None:
     except UnicodeEncodeError:  # a lone surrogate, or a character that the encoding lacks
         escape = True
     print(json.dumps(value, default=_plain) if escape else text, flush=True)
-
-
-def emit(value: Any, json_: bool) -> bool:
-    """Print ``value`` as JSON if the command was asked for that (``--json``), and say whether it was."""
-    if json_:
-        print_json(value)
-    return json_
 
 
 def _plain(value: Any) -> Any:

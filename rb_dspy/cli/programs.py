@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from rb_dspy.cli import options
-from rb_dspy.cli.output import emit, out, print_json, say, table
+from rb_dspy.cli.output import emit, out, say, table
 from rb_dspy.errors import InputError
 from rb_dspy.text import counted
 
@@ -23,22 +23,19 @@ NameArgument = Annotated[str, typer.Argument(help="Name of a registered program.
 
 
 @app.command("list")
+@options.shared
 def list_programs(
     name: Annotated[str | None, typer.Argument(help="Only the versions of this program.")] = None,
     config: options.Config = None,
     set_: options.Set = None,
-    json_: options.Json = False,
 ) -> None:
     """List programs and their versions, with their scores on held-out tasks."""
     from rb_dspy.cli.program import tracker
 
     found = tracker(options.settings(config, set_), True).programs(name)
-    if json_:
-        for each in found:
-            print_json(_as_json(each))
-        return
     shown = table("program", "version", "", "improved", "held-out tasks", "step", "created", right=("version",))
     for each in found:
+        emit(_as_json(each))
         champion = Text("champion" if each.champion else "", "bold green")
         improved = Text("yes", "green") if each.improved else Text("not shown", "yellow")
         cells = (each.held_out or "not measured", each.step, f"{each.created:%Y-%m-%d %H:%M}")
@@ -47,12 +44,12 @@ def list_programs(
 
 
 @app.command()
+@options.shared
 def show(
     name: NameArgument,
     version: Annotated[int | None, typer.Argument(help="Default: the champion, else the newest.")] = None,
     config: options.Config = None,
     set_: options.Set = None,
-    json_: options.Json = False,
 ) -> None:
     """Show the scores and prompts of one version."""
     from rb_dspy.cli.program import tracker
@@ -67,8 +64,7 @@ def show(
     if each is None:
         raise InputError(f"{name} has no version {version}; existing: {', '.join(str(each.version) for each in found)}")
     prompts = saved_prompts(tracking.state(name, version=each.version), f"{name} version {each.version}")
-    if emit({**_as_json(each), "prompts": prompts}, json_):
-        return
+    emit({**_as_json(each), "prompts": prompts})
     say((f"{each.name} version {each.version}", "bold"), "  ", ("champion" if each.champion else "", "bold green"))
     scores = each.held_out or "not measured"
     say((f"{each.optimizer or 'not compiled'} · held-out tasks: {scores} · {counted(each.lessons, 'lesson')}", "dim"))
@@ -80,6 +76,7 @@ def show(
 
 
 @app.command()
+@options.shared
 def register(
     name: Annotated[str, typer.Argument(help="Name; an existing program of this name gets a new version.")],
     file: Annotated[Path, typer.Argument(help="A file saved by rb-dspy compile or save_program.")],
@@ -90,7 +87,6 @@ def register(
     scope: options.Scope = None,
     config: options.Config = None,
     set_: options.Set = None,
-    json_: options.Json = False,
 ) -> None:
     """Register a program with its prompts, settings and the names of its models; as champion if it improved."""
     from rb_dspy.cli.program import build_program, start_bank, tracker
@@ -106,8 +102,7 @@ def register(
     with start_bank(chosen, bank, scope) as start:
         number = tracking.register(compiled, built, name, bank=start, embedder=chosen.bank.embedder, environments=env)
     each = next(each for each in tracking.programs(name) if each.version == number)
-    if emit(_as_json(each), json_):
-        return
+    emit(_as_json(each))
     say((f"{name} version {number}", "bold"), " is the champion" if each.champion else " is registered")
     if not each.champion:
         say((f"held-out tasks: {each.held_out or 'not measured'}", "dim"))
@@ -115,22 +110,20 @@ def register(
 
 
 @app.command()
+@options.shared
 def promote(
     name: NameArgument,
     version: Annotated[int, typer.Argument(help="Number of the version.")],
     force: Annotated[bool, typer.Option("--force", help="Promote even if held-out tasks show no improvement.")] = False,
     config: options.Config = None,
     set_: options.Set = None,
-    json_: options.Json = False,
 ) -> None:
     """Make a version the champion, which is used by default."""
     from rb_dspy.cli.program import tracker
 
     tracker(options.settings(config, set_), True).promote(name, version, force=force)
-    if json_:
-        print_json({"name": name, "version": version, "champion": True})
-    else:
-        say(f"{name} version {version} is the ", ("champion", "bold green"))
+    emit({"name": name, "version": version, "champion": True})
+    say(f"{name} version {version} is the ", ("champion", "bold green"))
 
 
 def _as_json(version: ProgramVersion) -> dict[str, Any]:

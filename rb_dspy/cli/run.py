@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.text import Text
 
 from rb_dspy.cli import options
-from rb_dspy.cli.output import ends_on_interrupt, err, out, print_json, say, usage_table, warn
+from rb_dspy.cli.output import emit, ends_on_interrupt, err, out, say, usage_table, warn
 from rb_dspy.config import BankConfig, Settings
 from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.redaction import without_secrets
@@ -63,7 +62,7 @@ def run(
 
         if on.track:
             raise InputError("--memory both is not tracked; remove --track")
-        compare_memory(built, found.name, found.take(on.number)[0], chosen, json_=on.json_)
+        compare_memory(built, found.name, found.take(on.number)[0], chosen)
         return
     with _open_bank(chosen, built) as opened:
         folder = folder_of(chosen.bank.url)
@@ -74,15 +73,13 @@ def run(
         head |= {"settings": digest([chosen.program.model_dump(mode="json"), prompts_of(built)])}
         planned = _plan(found, on.number, opened, folder, head, chosen, new=new)
         if planned is None:
-            if on.json_:
-                print_json({"run_id": None, "finished": True, "summary": None})
-            else:
-                others = "" if found.stream is not None else ", another --seed chooses other tasks"
-                say(f"the bank has learned from all of these tasks of {found.name}; --new runs them again{others}")
+            emit({"run_id": None, "finished": True, "summary": None})
+            others = "" if found.stream is not None else ", another --seed chooses other tasks"
+            say(f"the bank has learned from all of these tasks of {found.name}; --new runs them again{others}")
             return
         record, todo = planned
         with record.writing():
-            _run(built, found, todo, opened, record, chosen, tracker(chosen, on.track), json_=on.json_)
+            _run(built, found, todo, opened, record, chosen, tracker(chosen, on.track))
 
 
 def _open_bank(chosen: Settings, program: BankProgram) -> MemoryBank:
@@ -133,8 +130,6 @@ def _run(
     record: Record,
     chosen: Settings,
     tracker: Tracker,
-    *,
-    json_: bool,
 ) -> None:
     """Run the remaining tasks and print the results, even if the run is interrupted or a language model fails."""
     from rb_dspy.cli.live import Display
@@ -148,19 +143,15 @@ def _run(
     report = RunReport(record.id)
     left = len(tasks) - (len(record.done) if learns else 0)
     display = Display(out, left, several=chosen.matts is not None and chosen.matts.k > 1)
-    if not json_:
-        _print_head(program, found, bank, record, chosen)
+    _print_head(program, found, bank, record, chosen)
     tracked: Any = None
 
     def on_result(result: TaskResult) -> None:
         report.results.append(result)
         record.add(result.row())
         tracked.on_result(result)
-        if json_:
-            usage = {role: used.model_dump() for role, used in result.usage.items()}
-            print_json({**record.rows[result.task.id], "outcome": result.outcome, "usage": usage})
-        else:
-            display.on_result(result)
+        emit({**record.rows[result.task.id], "outcome": result.outcome, "usage": result.usage})
+        display.on_result(result)
 
     params = {"seed": chosen.run.seed, "memory": chosen.run.memory}
     stream = TaskStream(found.name, tasks)
@@ -168,12 +159,12 @@ def _run(
         try:
             with (
                 tracker.stream_run(program, stream, bank, run_id=record.id, params=params) as tracked,
-                display.listening() if not json_ else nullcontext(),
+                display.listening(),
             ):
                 given = [found.text] if found.text is not None else tasks
                 run_stream(program, given, bank, run_id=record.id, on_result=on_result, learn=learns)
         finally:
-            _print_end(report, record, bank, chosen, tracked, json_=json_)
+            _print_end(report, record, bank, chosen, tracked)
     _check_errors(report)
 
 
@@ -209,20 +200,16 @@ def _print_head(program: BankProgram, found: Source, bank: MemoryBank, record: R
         say((text, "yellow"))
 
 
-def _print_end(
-    report: RunReport, record: Record, bank: MemoryBank, chosen: Settings, tracked: Any, *, json_: bool
-) -> None:
+def _print_end(report: RunReport, record: Record, bank: MemoryBank, chosen: Settings, tracked: Any) -> None:
     from rb_dspy.cli.summary import print_scaling, print_summary
     from rb_dspy.stream.score import numbers
 
     rows = [record.rows[id] for id in record.tasks if id in record.rows]
     summary = report.summary()
     run_id = tracked.id if tracked is not None and tracked.id else None
-    if json_:
-        where = {"bank": without_secrets(chosen.bank.url), "scope": chosen.bank.scope, "mlflow_run": run_id}
-        totals = {**numbers(rows), "usage": summary.usage, "scaling": summary.scaling}
-        print_json({"run_id": record.id, "finished": record.finished, "summary": totals, **where})
-        return
+    where = {"bank": without_secrets(chosen.bank.url), "scope": chosen.bank.scope, "mlflow_run": run_id}
+    totals = {**numbers(rows), "usage": summary.usage, "scaling": summary.scaling}
+    emit({"run_id": record.id, "finished": record.finished, "summary": totals, **where})
     if not rows:
         return
     print_summary(rows, len(record.tasks))

@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from rb_dspy.cli import options
-from rb_dspy.cli.output import one_line, out, print_json, say, table
+from rb_dspy.cli.output import emit, one_line, out, say, table
 from rb_dspy.text import counted
 
 app = typer.Typer(no_args_is_help=True, help="The results of earlier runs, stored beside the bank.")
@@ -19,7 +19,8 @@ RunArgument = Annotated[
 
 
 @app.command("list")
-def list_runs(bank: options.Bank = None, config: options.Config = None, json_: options.Json = False) -> None:
+@options.shared
+def list_runs(bank: options.Bank = None, config: options.Config = None) -> None:
     """List runs, oldest first."""
     from rb_dspy.cli.records import folder_of, records
     from rb_dspy.stream.score import numbers
@@ -30,8 +31,7 @@ def list_runs(bank: options.Bank = None, config: options.Config = None, json_: o
     for each in every:
         head, found = each.head, numbers(each.rows.values())
         done = f"{len(each.done)} of {len(each.tasks)}"
-        if json_:
-            print_json({**head, "done": len(each.done), "finished": each.finished, "summary": found})
+        emit({**head, "done": len(each.done), "finished": each.finished, "summary": found})
         solved = f"{found['solved']} of {found['scored']}" if found["scored"] else "unknown"
         solved += f", {found['broke']} broke" if found["broke"] else ""
         cells = (
@@ -41,14 +41,12 @@ def list_runs(bank: options.Bank = None, config: options.Config = None, json_: o
         )
         texts = (cell if isinstance(cell, Text) else Text(cell) for cell in (*cells, solved, head["memory"]))
         shown.add_row(each.id, *texts)
-    if not json_:
-        out.print(shown) if every else say(f"{folder}: no runs yet; rb-dspy run starts one")
+    out.print(shown) if every else say(f"{folder}: no runs yet; rb-dspy run starts one")
 
 
 @app.command()
-def show(
-    run: RunArgument, bank: options.Bank = None, config: options.Config = None, json_: options.Json = False
-) -> None:
+@options.shared
+def show(run: RunArgument, bank: options.Bank = None, config: options.Config = None) -> None:
     """Show one run: its summary, and a line for each task."""
     from rb_dspy.cli.records import find_record, folder_of
     from rb_dspy.cli.summary import print_summary
@@ -56,11 +54,9 @@ def show(
 
     found = find_record(folder_of(options.settings(config, None, bank__url=bank).bank.url), run)
     rows = [found.rows[id] for id in found.tasks if id in found.rows]
-    if json_:
-        for row in rows:
-            print_json(row)
-        print_json({**found.head, "finished": found.finished, "summary": numbers(rows)})
-        return
+    for row in rows:
+        emit(row)
+    emit({**found.head, "finished": found.finished, "summary": numbers(rows)})
     head = found.head
     say((found.id, "bold"), f"  {head['stream']}, {counted(len(found.tasks), 'task')}, memory {head['memory']}")
     about = f"started {head['created_at']}", f"scope {head['scope']}", head["program"], head["models"]
@@ -77,13 +73,8 @@ def show(
 
 
 @app.command()
-def compare(
-    before: RunArgument,
-    after: RunArgument,
-    bank: options.Bank = None,
-    config: options.Config = None,
-    json_: options.Json = False,
-) -> None:
+@options.shared
+def compare(before: RunArgument, after: RunArgument, bank: options.Bank = None, config: options.Config = None) -> None:
     """Compare two runs on their common tasks: the difference, with a paired 95 % interval."""
     from rb_dspy.cli.records import find_record, folder_of
     from rb_dspy.errors import InputError
@@ -107,10 +98,7 @@ def compare(
     found = paired(*before_after, errors_before=errors[0], errors_after=errors[1], streams=learning)
     gained = [id for id in both if scores[0][id] < scores[1][id]]
     lost = [id for id in both if scores[0][id] > scores[1][id]]
-    if json_:
-        before, after = runs[0].id, runs[1].id
-        print_json({"before": before, "after": after, "comparison": found, "gained": gained, "lost": lost})
-        return
+    emit({"before": runs[0].id, "after": runs[1].id, "comparison": found, "gained": gained, "lost": lost})
     shown = table("run", "memory", "program", "solved")
     for each, score, broken in zip(runs, scores, errors, strict=True):
         solved = str(Score(round(sum(score[id] for id in both)), len(both), len(broken)))
