@@ -17,7 +17,7 @@ from rb_dspy.schema import Change, Experience, MemoryDraft, MemoryItem
 from rb_dspy.text import counted
 
 if TYPE_CHECKING:
-    from rb_dspy.bank import MemoryBank, Pending
+    from rb_dspy.bank import MemoryBank
 
 app = typer.Typer(no_args_is_help=True, help="Inspect a bank, change it, back it up.")
 
@@ -120,7 +120,7 @@ def search(
 @options.shared
 def stats(on: options.OnBank) -> None:
     """Show counts, sizes, the embedder, and the scopes of the bank."""
-    with on.open_any_scope() as opened:
+    with on.open(any_scope=True) as opened:
         found, scopes = opened.stats(), opened.scopes()
     emit({**found.model_dump(mode="json"), "scopes": scopes})
     shown = facts()
@@ -170,27 +170,22 @@ def _learn(chosen: Any, program_name: str | None) -> None:
     with MemoryBank.open(config.url, scope=config.scope, embedder=config.embedder, create=False) as opened:
         waiting = opened.pending()
         for each in waiting:
+            titles, error = list[str](), ""
             try:
                 with err.status(Text(f"learning from {one_line(each.task.id)} …")):
-                    experience = learner.resume(each).experience
+                    titles = [item.title for item in learner.resume(each).experience.items]
             except (ConfigError, BackboneError):
                 raise
             except (InfrastructureError, UnparseableOutput, InputError) as exc:
                 errors.append(exc)
-                _print_learned(each, [], str(exc))
-            else:
-                _print_learned(each, experience.items, "")
+                error = str(exc)
+            emit({"id": each.id, "task": each.task.id, "learned": titles, "error": error})
+            outcome = (one_line(error, 300), "red") if error else (", ".join(titles) or "no lesson", "blue")
+            say((each.task.id, "bold"), "  ", outcome)
     if not waiting:
         say("no pending rollouts")
     if errors and len(errors) == len(waiting):
         raise errors[-1]
-
-
-def _print_learned(waiting: Pending, items: Iterable[MemoryItem], error: str) -> None:
-    titles = [item.title for item in items]
-    emit({"id": waiting.id, "task": waiting.task.id, "learned": titles, "error": error})
-    outcome = (one_line(error, 300), "red") if error else (", ".join(titles) or "no lesson", "blue")
-    say((waiting.task.id, "bold"), "  ", outcome)
 
 
 def show_item(item: MemoryItem, changes: Iterable[Change] = ()) -> None:

@@ -232,7 +232,7 @@ def reindex(
     ] = None,
 ) -> None:
     """Compute missing vectors, in all scopes."""
-    with err.status("embedding …"), on.open_any_scope(embeds=embedder is None) as opened:
+    with err.status("embedding …"), on.open(any_scope=True, embeds=embedder is None) as opened:
         made = opened.reindex(embedder)
         name = opened.stats().embedder
     emit({"embedder": name, "vectors": made})

@@ -129,9 +129,14 @@ class OnBank:
         """The settings of the command."""
         return settings(self.config, None, bank__url=self.bank, bank__scope=self.scope)
 
-    def open(self, *, embeds: bool = False, create: bool = False) -> MemoryBank:
-        """Open the bank. A command that ``embeds`` needs the bank's own embedder; others work on any bank."""
+    def open(self, *, embeds: bool = False, create: bool = False, any_scope: bool = False) -> MemoryBank:
+        """Open the bank.
+
+        ``embeds``: the command needs the bank's own embedder; others work on any bank. ``any_scope``: the command works
+        on all scopes, so that only a ``--scope`` must exist.
+        """
         from rb_dspy.bank import MemoryBank
+        from rb_dspy.bank.opening import scopes
 
         chosen = self.settings.bank
         embedder = chosen.embedder if embeds else None
@@ -139,19 +144,9 @@ class OnBank:
             return MemoryBank.open(chosen.url, scope=chosen.scope, embedder=embedder, create=create)
         except EmbedderMismatch as exc:
             raise EmbedderMismatch(f"{exc}; set bank.embedder in rb.toml to the bank's embedder") from None
-
-    def open_any_scope(self, *, embeds: bool = False) -> MemoryBank:
-        """Open the bank in any scope, for commands on all scopes; ``--scope`` must exist if it is set."""
-        from rb_dspy.bank import MemoryBank
-        from rb_dspy.bank.opening import scopes
-
-        chosen = self.settings.bank
-        embedder = chosen.embedder if embeds else None
-        try:
-            return MemoryBank.open(chosen.url, scope=chosen.scope, embedder=embedder, create=False)
         except UnknownScope:
-            names = scopes(chosen.url)
-            if self.scope is not None or not names:
+            names = scopes(chosen.url) if any_scope and self.scope is None else []
+            if not names:
                 raise
         return MemoryBank.open(chosen.url, scope=names[0], embedder=embedder, create=False)
 
@@ -188,8 +183,7 @@ class OnTasks:
         """The tasks, or ``text`` as the only task. Raises ``InputError`` if they cannot be used."""
         from rb_dspy.cli.tasks import source
 
-        any_env = self.env is not None
-        return source(chosen.run, self.tasks, text=text, seed=self.seed, any_env=any_env, files=self.files)
+        return source(self, chosen.run, text)
 
     def build(self, chosen: Settings) -> BankProgram:
         """The program of the settings. Raises ``InputError`` for an environment or prompts that cannot be used."""

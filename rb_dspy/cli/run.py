@@ -50,9 +50,10 @@ def run(
     Results are stored beside the bank: see rb-dspy runs.
     """
     from rb_dspy.cli.program import model_names, tracker
-    from rb_dspy.cli.records import NO_FILE, folder_of
+    from rb_dspy.cli.records import NO_FILE, folder_of, new_record, unfinished
     from rb_dspy.compile.state import prompts_of
     from rb_dspy.jsonl import digest
+    from rb_dspy.stream import TaskStream
 
     chosen = on.settings(run__memory=memory, bank__url=bank, bank__scope=scope)
     found = on.source(chosen, task)
@@ -71,13 +72,22 @@ def run(
         scaling = "" if chosen.matts is None else chosen.matts.model_dump(mode="json")
         head |= {"program": on.program or "", "matts": scaling, "models": model_names(built)}
         head |= {"settings": digest([chosen.program.model_dump(mode="json"), prompts_of(built)])}
-        planned = _plan(found, on.number, opened, folder, head, chosen, new=new)
-        if planned is None:
-            emit({"run_id": None, "finished": True, "summary": None})
-            others = "" if found.stream is not None else ", another --seed chooses other tasks"
-            say(f"the bank has learned from all of these tasks of {found.name}; --new runs them again{others}")
-            return
-        record, todo = planned
+        record = None if new else unfinished(folder, **head)
+        if record is not None:
+            todo = found.find(record.tasks)
+        else:
+            skips = chosen.run.memory == "on" and not new and found.text is None
+            todo, left_out = found.take(on.number, opened.seen_tasks() if skips else ())
+            if not todo:
+                emit({"run_id": None, "finished": True, "summary": None})
+                others = "" if found.stream is not None else ", another --seed chooses other tasks"
+                say(f"the bank has learned from all of these tasks of {found.name}; --new runs them again{others}")
+                return
+            if left_out:
+                skipped = counted(left_out, "task")
+                err.print(Text(f"skipped: {skipped} that the bank has learned from; --new includes them"))
+            head |= {"stream": found.name, "digest": TaskStream(found.name, todo).digest, "seed": chosen.run.seed}
+            record = new_record(folder, [each.id for each in todo], **head)
         with record.writing():
             _run(built, found, todo, opened, record, chosen, tracker(chosen, on.track))
 
@@ -91,35 +101,6 @@ def _open_bank(chosen: Settings, program: BankProgram) -> MemoryBank:
         program.retrieve.config = program.retrieve.config.model_copy(update={"k": 0})
     url = None if memory == "off" else config.url
     return MemoryBank.open(url, scope=config.scope, embedder=config.embedder, create=memory != "frozen")
-
-
-def _plan(
-    found: Source,
-    number: int | None,
-    bank: MemoryBank,
-    folder: Any,
-    head: dict[str, Any],
-    chosen: Settings,
-    *,
-    new: bool,
-) -> tuple[Record, list[Task]] | None:
-    """The unfinished run of these tasks, or a new one, and all its tasks; None if nothing is left to do."""
-    from rb_dspy.cli.records import new_record, unfinished
-    from rb_dspy.stream import TaskStream
-
-    learns = chosen.run.memory == "on"
-    record = None if new else unfinished(folder, **head)
-    if record is not None:
-        return record, found.find(record.tasks)
-    seen = bank.seen_tasks() if learns and not new and found.text is None else ()
-    tasks, left_out = found.take(number, seen)
-    if not tasks:
-        return None
-    if left_out:
-        err.print(Text(f"skipped: {counted(left_out, 'task')} that the bank has learned from; --new includes them"))
-    stream = TaskStream(found.name, tasks)
-    about = {"stream": found.name, "digest": stream.digest, "seed": chosen.run.seed}
-    return new_record(folder, [task.id for task in tasks], **about, **head), tasks
 
 
 def _run(

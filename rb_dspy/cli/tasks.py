@@ -14,6 +14,7 @@ from rb_dspy.errors import InputError
 from rb_dspy.schema import Task
 
 if TYPE_CHECKING:
+    from rb_dspy.cli.options import OnTasks
     from rb_dspy.stream import Streams, TaskStream
 
 SUFFIXES = (".jsonl", ".csv", ".parquet")
@@ -79,28 +80,15 @@ class Source:
         return named_tasks(self.name, seed=config.seed, split=config.split, templates=config.templates)
 
 
-def source(
-    config: RunConfig,
-    tasks: str | None,
-    *,
-    text: str | None = None,
-    seed: int | None = None,
-    any_env: bool = False,
-    files: Path | None = None,
-) -> Source:
-    """The source that TASKS or ``--task TEXT`` names, else ``run.stream``.
-
-    ``any_env``: tasks may name environments that are not installed, because ``--env`` replaces them. ``files``: see
-    ``TaskStream.from_jsonl``.
-    Raises ``InputError`` if it cannot be used.
-    """
+def source(on: OnTasks, config: RunConfig, text: str | None) -> Source:
+    """The source that TASKS or ``--task TEXT`` names, else ``run.stream``. Raises ``InputError`` if it is unusable."""
     from rb_dspy.stream import TaskStream
 
     if text is not None:
-        if tasks is not None:
+        if on.tasks is not None:
             raise InputError("TASKS and --task cannot be combined; pass a file or stream, or one question")
         return Source("your task", config, TaskStream("your task", [text]), text)
-    name = tasks if tasks is not None else config.stream
+    name = on.tasks if on.tasks is not None else config.stream
     if not name.lower().endswith(SUFFIXES):
         found = Source(name, config)
         if not found.take(1)[0]:
@@ -109,8 +97,8 @@ def source(
     for key, usual in (("split", "all"), ("templates", None)):
         if getattr(config, key) != usual:
             raise InputError(f"run.{key} is for named streams, and {name} is a file; remove it")
-    stream = _read(Path(name), files, any_env=any_env)
-    return Source(name, config, stream if seed is None else TaskStream(stream.name, stream.permuted(seed).tasks))
+    stream = _read(Path(name), on.files, any_env=on.env is not None)  # --env replaces the environments of tasks
+    return Source(name, config, stream if on.seed is None else TaskStream(stream.name, stream.permuted(on.seed).tasks))
 
 
 def task_stream(found: Source, n: int | None) -> TaskStream:
