@@ -1,23 +1,20 @@
-"""A trace of each task: MLflow's autologging of DSPy, without ground truth and without banks.
+"""A trace of each task, by MLflow's callback for DSPy: without ground truth, banks and keys.
 
-Autologging and span processors are global to the process. They are on while at least one tracked run traces; then the
-previous state is restored. MLflow's wrappers around optimizers cannot be removed, but do nothing then.
+The callback belongs to the context of a tracked run; autologging, a switch for the whole process, stays as it is.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import contextmanager
 from typing import Any
 
 import dspy
 import mlflow
 from mlflow.dspy.callback import MlflowCallback
 from mlflow.tracing.config import get_config
-from mlflow.utils.autologging_utils import autologging_is_disabled
 
 from rb_dspy.program import as_task
 from rb_dspy.redaction import SECRET_NAME
@@ -31,7 +28,6 @@ _HIDDEN = {"env_args", "bank", "environments", "outcome", "outcomes", "extra_hea
 """Keys removed from traces: ground truth (``Task.env_args``, ``Outcome``), objects that can reveal it, and headers,
 which may contain API keys."""
 _OUTCOME = {"reward", "success", "info"}
-_current: ContextVar[TaskTraces | None] = ContextVar("rb_dspy_traces", default=None)
 
 
 def hide_ground_truth(span: Any) -> None:
@@ -62,12 +58,12 @@ class TaskTraces:
     @contextmanager
     def record(self) -> Iterator[None]:
         """Trace what DSPy does inside the block, in this context."""
-        with _autologging():
-            token = _current.set(self)
-            try:
-                yield
-            finally:
-                _current.reset(token)
+        processors = get_config().span_processors
+        if _process not in processors:
+            mlflow.tracing.configure(span_processors=[*processors, _process])
+        others = [each for each in dspy.settings.callbacks if not isinstance(each, MlflowCallback)]
+        with dspy.context(callbacks=[*others, _Callback(self)], track_usage=True):
+            yield
 
     def name_root(self, span: Any) -> None:
         """Tag a trace with its task, and shorten its root span."""
@@ -96,76 +92,46 @@ class TaskTraces:
 
 def _without_keys(end: Callable[..., None]) -> Callable[..., None]:
     """A hook of MLflow that gets, instead of an exception, one of the same name and place without keys and causes."""
+    unchecked = inspect.unwrap(end)
 
     def call(self: Any, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
         if exception is not None:
             kind = type(type(exception).__name__, (Exception,), {})
             exception = kind(summary_line(exception)).with_traceback(exception.__traceback__)
-        end(self, call_id, outputs, exception)
+        unchecked(self, call_id, outputs, exception)
 
     return call
 
 
 class _Callback(MlflowCallback):
-    """MLflow's own, which stores the message and the stack of every exception; here without keys."""
+    """MLflow's own, which stores the message and the stack of every exception; here without keys.
 
+    Its hooks do nothing while autologging is off; unwrapped, they do not ask.
+    """
+
+    def __init__(self, traces: TaskTraces) -> None:
+        super().__init__()
+        self.traces = traces
+
+    on_module_start = inspect.unwrap(MlflowCallback.on_module_start)
     on_module_end = _without_keys(MlflowCallback.on_module_end)
+    on_lm_start = inspect.unwrap(MlflowCallback.on_lm_start)
     on_lm_end = _without_keys(MlflowCallback.on_lm_end)
+    on_adapter_format_start = inspect.unwrap(MlflowCallback.on_adapter_format_start)
     on_adapter_format_end = _without_keys(MlflowCallback.on_adapter_format_end)
+    on_adapter_parse_start = inspect.unwrap(MlflowCallback.on_adapter_parse_start)
     on_adapter_parse_end = _without_keys(MlflowCallback.on_adapter_parse_end)
+    on_tool_start = inspect.unwrap(MlflowCallback.on_tool_start)
     on_tool_end = _without_keys(MlflowCallback.on_tool_end)
 
 
-class _Autologging:
-    """Counts the blocks that trace at the moment, in all threads."""
-
-    lock = threading.Lock()
-    blocks = 0
-    undo = ExitStack()
-
-
-@contextmanager
-def _autologging() -> Iterator[None]:
-    state = _Autologging
-    callbacks = [*(each for each in dspy.settings.callbacks if not isinstance(each, MlflowCallback)), _Callback()]
-    with state.lock:
-        if state.blocks == 0:
-            with dspy.context(callbacks=callbacks):  # so that autologging adds no callback of its own
-                state.undo = _switch_on()
-        state.blocks += 1
-    try:
-        with dspy.context(callbacks=callbacks, track_usage=True):
-            yield
-    finally:
-        with state.lock:
-            state.blocks -= 1
-            if state.blocks == 0:
-                state.undo.close()
-
-
-def _switch_on() -> ExitStack:
-    """Switch autologging and our span processors on; closing the returned stack restores both."""
-    undo = ExitStack()
-    if autologging_is_disabled("dspy"):  # type: ignore[no-untyped-call]
-        track_usage = dspy.settings.track_usage
-        with suppress(RuntimeError):  # DSPy's settings belong to another thread; the callback in the context is enough
-            mlflow.dspy.autolog(silent=True)
-        undo.callback(_switch_off, track_usage)
-    undo.enter_context(mlflow.tracing.configure(span_processors=[*get_config().span_processors, _process]))
-    return undo
-
-
-def _switch_off(track_usage: bool) -> None:
-    with suppress(RuntimeError):  # DSPy's settings belong to another thread; a remaining callback records nothing
-        mlflow.dspy.autolog(log_traces=False, disable=True, silent=True)
-        dspy.configure(track_usage=track_usage)
-
-
 def _process(span: Any) -> None:
-    hide_ground_truth(span)
-    traces = _current.get()
-    if traces is not None and span.parent_id is None:
-        traces.name_root(span)
+    """A span processor that does nothing outside tracked runs, so it can stay."""
+    ours = next((each for each in dspy.settings.callbacks if isinstance(each, _Callback)), None)
+    if ours is not None:
+        hide_ground_truth(span)
+        if span.parent_id is None:
+            ours.traces.name_root(span)
 
 
 def _cleaned(value: Any) -> Any:

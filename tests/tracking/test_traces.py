@@ -182,8 +182,6 @@ def test_two_runs_at_the_same_time_keep_their_traces_apart(tracer: Tracker, plac
     assert MARKER not in dump(place)
     opener()(task=locks(1)[0], bank=bank, learn=False)
     assert len(traces()) == 3  # tracing is off again
-    mlflow.dspy.autolog(disable=True, silent=True)  # only this thread can remove the callback, which did nothing
-    dspy.configure(track_usage=False)
 
 
 @pytest.fixture
