@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from functools import partial
 
 SECRET_NAME = re.compile(r"(?i)secret|credential|password|authorization|token$|api[_-]?key|access[_-]key")
 """Names of settings and headers whose values are secrets; ``max_tokens`` is none."""
@@ -62,11 +61,11 @@ def redact(text: str) -> str:
     return _NAMED.sub(r"\1[redacted]", _LOGIN.sub("[redacted]", _KEYS.sub("[redacted]", text)))
 
 
-def without_secrets(text: str, mask: str = "…") -> str:
+def without_secrets(text: str) -> str:
     """Mask the user and password of every address in ``text``, and query values that may be secrets."""
-    return _SECRET.sub(lambda match: match[1] + mask, _ADDRESS.sub(partial(_without_login, mask), text))
+    return _SECRET.sub(r"\1…", _ADDRESS.sub(_without_login, text))
 
 
-def _without_login(mask: str, address: re.Match[str]) -> str:
+def _without_login(address: re.Match[str]) -> str:
     _, at, rest = address[0].rpartition("@")  # the last @: a password may hold a slash
-    return f"{mask}@{rest}" if at else rest
+    return f"…@{rest}" if at else rest

@@ -6,7 +6,8 @@ import contextlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,11 +81,7 @@ def delete(
     Experiences learned under their influence stay; bank rollback removes those too.
     """
     with on.open() as opened:
-        removal = opened.delete(id, dry_run=True)
-        shown = _titles(opened, removal)
-        if not dry_run:
-            removal = opened.delete(id, note=note)
-    _print_removal(removal, shown, dry_run=dry_run)
+        _remove(opened, partial(opened.delete, id, note=note), dry_run=dry_run)
 
 
 @app.command()
@@ -101,14 +98,8 @@ def rollback(
 ) -> None:
     """Remove everything from a source and everything learned under its influence; the history keeps it."""
     with on.open() as opened:
-        descendants = not keep_descendants
-        removal = opened.rollback(source, descendants=descendants, dry_run=True)
-        shown = _titles(opened, removal)
-        if not (dry_run or yes):
-            confirm(f"{_counts(removal)}: remove?")
-        if not dry_run:
-            removal = opened.rollback(source, descendants=descendants, note=note)
-    _print_removal(removal, shown, dry_run=dry_run)
+        remove = partial(opened.rollback, source, descendants=not keep_descendants, note=note)
+        _remove(opened, remove, dry_run=dry_run, asks=not yes)
 
 
 @app.command()
@@ -271,10 +262,16 @@ def _print_item(item: MemoryItem) -> None:
     show_item(item)
 
 
-def _print_removal(removal: Removal, shown: Table, *, dry_run: bool) -> None:
+def _remove(bank: MemoryBank, remove: Callable[..., Removal], *, dry_run: bool, asks: bool = False) -> None:
+    """Remove, unless ``dry_run``, and print what; titles are read before they are gone."""
+    removal = remove(dry_run=True)
+    shown = _titles(bank, removal)
+    if asks and not dry_run:
+        confirm(f"{_counts(removal)}: remove?")
+    if not dry_run:
+        removal = remove()
     emit(removal)
-    verb = "would be removed" if dry_run else "removed"
-    say((f"{verb}: ", "bold"), _counts(removal))
+    say(("would be removed: " if dry_run else "removed: ", "bold"), _counts(removal))
     if shown.row_count:
         out.print(shown)
 

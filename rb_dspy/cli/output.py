@@ -103,10 +103,9 @@ def rollout_number(rollout_id: str) -> str:
 
 def short_number(number: float) -> str:
     """``950``, ``12.3k``, ``1.2M``."""
-    for size, sign, unit in ((1_000_000, "M", 1_000_000), (10_000, "k", 1_000)):
-        if number >= size:
-            return f"{number / unit:.1f}{sign}"
-    return f"{number:,.0f}"
+    if number >= 1_000_000:
+        return f"{number / 1_000_000:.1f}M"
+    return f"{number / 1_000:.1f}k" if number >= 10_000 else f"{number:,.0f}"
 
 
 def usage_table(usage: Any, money: Any = None) -> Table:

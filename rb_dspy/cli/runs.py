@@ -30,17 +30,12 @@ def list_runs(bank: options.Bank = None, config: options.Config = None) -> None:
     shown = table("id", "started", "tasks", "done", "solved", "memory")
     for each in every:
         head, found = each.head, numbers(each.rows.values())
-        done = f"{len(each.done)} of {len(each.tasks)}"
+        done = Text(f"{len(each.done)} of {len(each.tasks)}", "" if each.finished else "yellow")
         emit({**head, "done": len(each.done), "finished": each.finished, "summary": found})
         solved = f"{found['solved']} of {found['scored']}" if found["scored"] else "unknown"
         solved += f", {found['broke']} broke" if found["broke"] else ""
-        cells = (
-            head["created_at"][:16].replace("T", " "),
-            head["stream"],
-            Text(done, "" if each.finished else "yellow"),
-        )
-        texts = (cell if isinstance(cell, Text) else Text(cell) for cell in (*cells, solved, head["memory"]))
-        shown.add_row(each.id, *texts)
+        started = head["created_at"][:16].replace("T", " ")
+        shown.add_row(each.id, started, Text(head["stream"]), done, solved, Text(head["memory"]))
     out.print(shown) if every else say(f"{folder}: no runs yet; rb-dspy run starts one")
 
 

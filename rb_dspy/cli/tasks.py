@@ -127,7 +127,7 @@ def compile_streams(found: Source, n: int | None) -> Streams:
     config, seed = found.config, found.config.seed
     for part, split in SPLITS.items():
         count = max(1, round(COMPILE_SHARES[part] * (n or COMPILED)))
-        best: tuple[int, int, TaskStream, set[str]] | None = None
+        tried: list[tuple[set[str], int, TaskStream]] = []
         for each in range(seed, seed + WORLDS):
             tasks = TaskStream.named(found.name, n=count, seed=each, split=split, templates=config.templates)
             if not len(tasks):
@@ -136,12 +136,10 @@ def compile_streams(found: Source, n: int | None) -> Streams:
                 )
             lessons = family_attribute(tasks[0].env, "lessons", lambda _: ())
             facts = {draft.content for draft in lessons(tasks.tasks)}
-            if best is None or len(facts & known) < best[0]:
-                best = len(facts & known), each, tasks, facts
+            tried.append((facts, each, tasks))
             if not facts & known:
                 break
-        assert best is not None
-        _, used, tasks, facts = best
+        facts, used, tasks = min(tried, key=lambda world: len(world[0] & known))
         seed, known = used + 1, known | facts
         parts[part] = TaskStream(f"{found.name}/{part}", tasks.tasks)
     return Streams(**parts)

@@ -65,9 +65,9 @@ class StreamRun:
         self._solved = 0
         self._rates: list[float] = []
         self._started = time.monotonic()
-        run.params({**program_params(program), **stream_params("stream", stream), "run_id": run_id})
+        run.params({**program_params(program), "run_id": run_id})
         run.params({"bank.scope": bank.scope, "bank.lessons": len(bank)})
-        log_dataset(run, stream, "stream")
+        log_stream(run, "stream", stream)
         run.write(mlflow.log_dict, prompts_of(program), "prompts.json")
 
     def on_result(self, result: TaskResult) -> None:
@@ -127,8 +127,7 @@ class CompileRun:
         self._best: float | None = None
         run.params(program_params(program))
         for part, stream in streams.items():
-            run.params(stream_params(part, stream))
-            log_dataset(run, stream, part)
+            log_stream(run, part, stream)
 
     def on_progress(self, progress: CompileProgress) -> None:
         """Log the best score so far, at its metric call. For ``compile_program``."""
@@ -169,8 +168,7 @@ class EvaluationRun:
         self.id: str | None = run.id
         self._run = run
         self._logged = time.monotonic()
-        run.params(stream_params("stream", stream))
-        log_dataset(run, stream, "evaluation")
+        log_stream(run, "stream", stream, context="evaluation")
 
     def on_progress(self, progress: EvaluationProgress) -> None:
         """Log periodically how many tasks are done. For ``evaluate``."""
@@ -228,11 +226,6 @@ def program_params(program: BankProgram) -> dict[str, Any]:
     return params | {f"lm.{role}": model for role, model in models_of(program.backbones).items()}
 
 
-def stream_params(name: str, stream: TaskStream) -> dict[str, Any]:
-    """Name, size and digest of a stream."""
-    return {name: stream.name, f"{name}.tasks": len(stream), f"{name}.digest": stream.digest}
-
-
 def models_of(backbones: Backbones | None) -> dict[str, str]:
     """Role -> name of its model, for the agent and each role that has one of its own."""
     backbones = backbones or active()
@@ -243,12 +236,13 @@ def models_of(backbones: Backbones | None) -> dict[str, str]:
         return {role: str(backbones.lm(role).model) for role in roles}
 
 
-def log_dataset(run: RunLog, stream: TaskStream, context: str) -> None:
-    """Log which tasks a run uses: columns, size and digest, without ground truth."""
+def log_stream(run: RunLog, name: str, stream: TaskStream, *, context: str | None = None) -> None:
+    """Log which tasks a run uses: name, size and digest as parameters, and a dataset without ground truth."""
+    run.params({name: stream.name, f"{name}.tasks": len(stream), f"{name}.digest": stream.digest})
     columns = ("id", "instruction", "env", "template")
     frame = pd.DataFrame([{name: getattr(task, name) or "" for name in columns} for task in stream], columns=columns)
     dataset = from_pandas(frame, name=stream.name, digest=stream.digest)
-    run.write(lambda run_id: mlflow.log_input(dataset, context=context))
+    run.write(lambda run_id: mlflow.log_input(dataset, context=context or name))
 
 
 def usage_metrics(usage: Usage, models: Mapping[str, str]) -> dict[str, float | None]:
