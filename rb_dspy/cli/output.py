@@ -108,18 +108,13 @@ def short_number(number: float) -> str:
     return f"{number / 1_000:.1f}k" if number >= 10_000 else f"{number:,.0f}"
 
 
-def usage_table(usage: Any, money: Any = None) -> Table:
-    """Calls, tokens and seconds by role; US dollars if ``money`` has any."""
-    paid = bool(money) and any(money.values())
-    shown = table(
-        "role", "calls", "prompt tokens", "output tokens", "seconds", *(["US $"] if paid else []),
-        right=("calls", "prompt tokens", "output tokens", "seconds", "US $"),
-    )  # fmt: skip
+def usage_table(usage: Any) -> Table:
+    """Calls, tokens and seconds by role."""
+    numbers = ("calls", "prompt tokens", "output tokens", "seconds")
+    shown = table("role", *numbers, right=numbers)
     for role, used in usage.items():
         calls = f"{used.calls:,}" + (f" ({used.cached_calls} cached)" if used.cached_calls else "")
-        cells = [calls, f"{used.prompt_tokens:,}", f"{used.completion_tokens:,}", f"{used.seconds:.1f}"]
-        if paid:
-            cells.append(f"{money[role]:.4f}" if role in money else "unknown")
+        cells = (calls, f"{used.prompt_tokens:,}", f"{used.completion_tokens:,}", f"{used.seconds:.1f}")
         shown.add_row(Text(str(role)), *cells)
     return shown
 
