@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import cached_property
 
 from rb_dspy.schema import MemoryDraft, Task, Trajectory
 
@@ -52,11 +53,11 @@ class Statement:
     """Whether it may answer the whole task: feedback, or the observation after the only step; a text with a name or a
     number, or a few words after a label."""
 
-    @property
+    @cached_property
     def words(self) -> frozenset[str]:
         return _words(self.text)
 
-    @property
+    @cached_property
     def names(self) -> frozenset[str]:
         """The words with a capital letter or a digit. A note with another name or number states another fact."""
         return _names(self.text)
