@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib import resources
 from typing import Literal
 
 from rb_dspy.text import printable
@@ -15,25 +16,10 @@ Scheme = Literal["light", "dark", "both"]
 SUFFIXES: dict[Scheme, str] = {"light": "", "dark": "-dark"}
 """Scheme -> what it adds to the name of a picture's file."""
 
-_INKS = {"light": ("#5b6472", "#d9dee6"), "dark": ("#9aa4b2", "#343b47")}
-"""Colors of text and of the grid."""
-_COLORS = (
-    ("#6b7280", "#9aa4b2"),
-    ("#2563eb", "#6ea8fe"),
-    ("#b45309", "#f4b04f"),
-    ("#047857", "#4ecb9a"),
-    ("#9333ea", "#c79bf5"),
-    ("#dc2626", "#fb8a8a"),
-    ("#0e7490", "#5ed0e6"),
-    ("#be185d", "#f58bbd"),
-)
-"""Colors of the lines, in order, for light and for dark pages."""
+_COLORS = 8
+"""Number of colors of the lines, in order, in ``light.css`` and ``dark.css``."""
 _DASHES = ("7 4", "2 3", "9 3 2 3", "4 2")
 """Dashes of the lines other than the main one, to tell them apart without color, or if there are more than colors."""
-_STYLE = """.rb svg text, svg.rb text { fill: var(--dim); font: 12px system-ui, -apple-system, "Segoe UI", sans-serif }
-.rb .grid { stroke: var(--line) } .rb .curve { fill: none; stroke-width: 1.8; stroke-linejoin: round }
-.rb .curve.main { stroke-width: 3.6 } .rb .reach { stroke-width: 1.2; opacity: .6 }
-"""
 _DODGE = 5
 """Distance between the intervals of two lines at the same x, so that none hides another."""
 
@@ -109,7 +95,7 @@ def chart(lines: Sequence[Line], x: Axis, y: Axis, *, main: str, names: int = 0)
         for (across, _), (low, high) in zip(drawn, line.intervals, strict=False):
             end, start = at((x.low, low))[1], at((x.low, high))[1]
             parts.append(
-                f'<line class="reach a{number % len(_COLORS)}" x1="{across:.1f}" y1="{start:.1f}" x2="{across:.1f}"'
+                f'<line class="reach a{number % _COLORS}" x1="{across:.1f}" y1="{start:.1f}" x2="{across:.1f}"'
                 f' y2="{end:.1f}"/>'
             )
         path = " ".join(f"{across:.1f},{down:.1f}" for across, down in drawn)
@@ -118,7 +104,7 @@ def chart(lines: Sequence[Line], x: Axis, y: Axis, *, main: str, names: int = 0)
         )
         radius = 4 if line.name == main else 2.6
         parts += [
-            f'<circle class="fill a{number % len(_COLORS)}" cx="{across:.1f}" cy="{down:.1f}" r="{radius}"/>'
+            f'<circle class="fill a{number % _COLORS}" cx="{across:.1f}" cy="{down:.1f}" r="{radius}"/>'
             for across, down in (drawn if line.intervals or len(drawn) == 1 else ())
         ]
         ends.append((drawn[-1][1], drawn[-1][0], number, line))
@@ -150,22 +136,17 @@ def keys(lines: Sequence[Line], main: str) -> str:
 def style(scheme: Scheme = "both") -> str:
     """The CSS of charts inside an element, or an SVG, of the class ``rb``."""
     if scheme == "both":
-        return f"{_STYLE}{_colors('light')}\n@media (prefers-color-scheme: dark) {{ {_colors('dark')} }}"
-    return f"{_STYLE}{_colors(scheme)}"
+        return f"{css('chart')}{css('light')}@media (prefers-color-scheme: dark) {{ {css('dark')} }}"
+    return f"{css('chart')}{css(scheme)}"
 
 
-def _colors(scheme: Literal["light", "dark"]) -> str:
-    place = int(scheme == "dark")
-    inks = f".rb {{ --dim: {_INKS[scheme][0]}; --line: {_INKS[scheme][1]} }}"
-    lines = (
-        f" .rb .a{number} {{ stroke: {pair[place]} }} .rb .fill.a{number}, .rb text.n{number} {{ fill: {pair[place]} }}"
-        for number, pair in enumerate(_COLORS)
-    )
-    return f"{inks}{''.join(lines)}"
+def css(name: str) -> str:
+    """A style sheet of this package."""
+    return resources.files(__package__).joinpath(f"{name}.css").read_text("utf-8")
 
 
 def _look(number: int, line: Line, main: str) -> str:
-    color, dash = f"a{number % len(_COLORS)}", _DASHES[number % len(_DASHES)]
+    color, dash = f"a{number % _COLORS}", _DASHES[number % len(_DASHES)]
     return f'class="curve main {color}"' if line.name == main else f'class="curve {color}" stroke-dasharray="{dash}"'
 
 
@@ -174,7 +155,7 @@ def _end_names(ends: Sequence[tuple[float, float, int, Line]], main: str) -> Ite
     level = -math.inf
     for down, _, number, line in sorted(ends, key=lambda each: each[:3]):
         level = max(down, level + 15)
-        look = f'class="n{number % len(_COLORS)}"' + ' style="font-weight: 700"' * (line.name == main)
+        look = f'class="n{number % _COLORS}"' + ' style="font-weight: 700"' * (line.name == main)
         across = max(each[1] for each in ends) + 10
         yield f'<text {look} x="{across:.1f}" y="{level + 4:.1f}">{safe(line.name)}</text>'
 

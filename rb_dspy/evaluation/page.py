@@ -4,42 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rb_dspy.evaluation.chart import SOLVED, Line, chart, keys, known, positions, safe, style
+from rb_dspy.evaluation.chart import SOLVED, Line, chart, css, keys, known, positions, safe, style
 from rb_dspy.evaluation.intervals import SMALLEST, Interval
 from rb_dspy.evaluation.markdown import Section, sections, sentences, title, verdict_sentence
 
 if TYPE_CHECKING:
     from rb_dspy.evaluation.report import Report
-
-_STYLE = """
-.rb { --ink: #1c2330; --soft: #f3f5f8; --page: #ffffff;
- --good: #047857; --bad: #b91c1c; --open: #92600a; color: var(--ink); background: var(--page);
- font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; max-width: 66rem; padding: 0 1.25rem 2rem }
-.rb h1 { font-size: 1.35rem; margin: 1.5rem 0 .75rem } .rb h2 { font-size: 1.05rem; margin: 2rem 0 .5rem }
-.rb p { margin: .4rem 0 } .rb .dim { color: var(--dim) }
-.rb .verdict { border-left: 5px solid var(--open); background: var(--soft); padding: .8rem 1rem; border-radius: 4px }
-.rb .verdict b { color: var(--open) } .rb .verdict.LEARNING { border-color: var(--good) }
-.rb .verdict.LEARNING b { color: var(--good) } .rb .verdict.HARM { border-color: var(--bad) }
-.rb .verdict.HARM b { color: var(--bad) } .rb .verdict.NULL { border-color: var(--dim) }
-.rb .verdict.NULL b { color: var(--dim) }
-.rb .wide { overflow-x: auto }
-.rb table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums }
-.rb th, .rb td { padding: .35rem .5rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap;
- background: none; color: inherit }
-.rb th { color: var(--dim); font-weight: 600; white-space: normal; vertical-align: bottom }
-.rb th:first-child, .rb td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere;
- min-width: 8rem }
-.rb svg { display: block; width: 100%; height: auto } .rb td svg { width: 10rem; margin-left: auto }
-.rb .zero { stroke: var(--dim) }
-.rb .band { fill: var(--line); opacity: .55 } .rb .bar { stroke: var(--ink); stroke-width: 2 }
-.rb .dot { fill: var(--ink) }
-.rb .keys { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; margin: .3rem 0; font-size: .92rem }
-.rb .keys svg { display: inline-block; width: 1.9rem; vertical-align: middle; margin-right: .4rem }
-"""
-_MEDIA = """
-@media (max-width: 600px) { .rb > svg text { font-size: 17px } }
-@media (prefers-color-scheme: dark) { .rb { --ink: #e6e9ef; --soft: #1f242d; --page: #15181e; --good: #4ecb9a;
- --bad: #fb8a8a; --open: #f4b04f } }"""
 
 
 def page(report: Report) -> str:
@@ -60,7 +30,7 @@ def fragment(report: Report) -> str:
     verdict, _, meaning = verdict_sentence(report).partition(": ")
     design, origin, *headroom = (safe(sentence) for sentence in sentences(report))
     parts = [
-        f"<style>{_STYLE}{style()}{_MEDIA}</style>",
+        f"<style>{style()}{css('page')}</style>",
         f"<h1>{safe(title(report))}</h1>",
         f'<div class="verdict {verdict}"><p><b>{verdict}</b>: {safe(meaning)}</p><p class="dim">{design}</p>'
         f'<p class="dim">{origin}</p></div>',
