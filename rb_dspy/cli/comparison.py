@@ -102,7 +102,7 @@ def _mark(result: TaskResult) -> Text:
 
 def _summary(tasks: Sequence[Task], without: RunReport, with_memory: RunReport) -> dict[str, Any]:
     """The comparison in numbers. ``facts_kept``: tasks whose lessons keep the fact, if the environment can tell."""
-    unscored = {each.task.id for report in (without, with_memory) for each in report.results if each.unscored}
+    unscored = {each.task.id for report in (without, with_memory) for each in report.results if each.solved is None}
     late = {task.id for task in tasks[len(tasks) // 2 :]} - unscored
 
     def late_solved(report: RunReport) -> int:

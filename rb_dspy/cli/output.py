@@ -183,13 +183,7 @@ def emit(value: Any) -> None:
     """If the command was asked for JSON, print ``value`` as one line of it; pydantic models in their own form."""
     if not out.quiet:
         return
-    text = json.dumps(value, default=_plain, ensure_ascii=False)
-    try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
-        escape = printable(text) != text  # control characters
-    except UnicodeEncodeError:  # a lone surrogate, or a character that the encoding lacks
-        escape = True
-    print(json.dumps(value, default=_plain) if escape else text, flush=True)
+    print(json.dumps(value, default=_plain), flush=True)  # ASCII: safe for every terminal and encoding
 
 
 def _plain(value: Any) -> Any:

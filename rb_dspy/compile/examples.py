@@ -78,7 +78,7 @@ def run_examples(setup: Setup) -> Examples:
             report = run_stream(setup.program, stream, fork, on_result=lambda result: setup.reporter.step())
         parts[name] = step_examples(setup.step, report)
         if not parts[name]:
-            if all(result.unscored for result in report.results):
+            if all(result.solved is None for result in report.results):
                 raise no_truth(stream)
             raise InputError(
                 f"{stream.name}: no example for step {setup.step!r} in {report!r}; add tasks, or use step 'all'"

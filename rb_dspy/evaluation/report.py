@@ -158,10 +158,10 @@ class Report(pydantic.BaseModel, frozen=True):
         path = path / FILES[0] if path.is_dir() else path
         try:
             return cls.model_validate_json(path.read_bytes())
-        except FileNotFoundError:
-            raise InputError(f"{path}: no such file; expected the report.json of an evaluation") from None
         except OSError as exc:
-            raise RBError(f"{path}: cannot be read: {exc.strerror}; check its permissions") from exc
+            raise InputError(
+                f"{path}: cannot be read: {exc.strerror}; expected the report.json of an evaluation"
+            ) from exc
         except pydantic.ValidationError as exc:
             field, problem = first_error(exc)
             raise InputError(f"{path}: {field[:100]}: {problem}; expected the report.json of an evaluation") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -116,7 +116,7 @@ def _open(
         oracle = None
         if any(arm.memory == "oracle" for arm in plan.arms.values()):
             oracle = stack.enter_context(oracle_bank(lessons, plan.orders[0], embedder))
-        journal = stack.enter_context(Journal(folder, stated, plan.cells, len(plan.orders[0])))
+        journal = stack.enter_context(closing(Journal(folder, stated, plan.cells, len(plan.orders[0]))))
         counter = Counter(plan.total, journal, on_progress)
         yield _Cells(plan, journal, counter, oracle, embedder, f"evaluation-{digest(stated)}", stop_after)
 

@@ -63,11 +63,6 @@ class TaskResult:
         return self.outcome.success if self.outcome is not None else False if self.error else None
 
     @property
-    def unscored(self) -> bool:
-        """Whether the task was done but has no ground truth: it counts neither as solved nor as failed."""
-        return self.solved is None
-
-    @property
     def agreed(self) -> bool | None:
         """Whether the judge agrees with ground truth; None if either is unknown."""
         if self.outcome is None or self.label in (None, "unknown"):

@@ -51,12 +51,6 @@ class Scaling(pydantic.BaseModel):
     fallbacks: int = 0
     """Tasks for which no call of the selector gave a vote."""
     passes: Passes | None = None
-    best_of_n: float | None = None
-    """Success rate of the submitted rollouts; None if no task is compared."""
-    oracle: float | None = None
-    """Success rate of a perfect selector."""
-    selector_gap: float | None = None
-    """Success rate that a perfect selector would add."""
 
 
 def scaling(results: Sequence[TaskResult]) -> Scaling | None:
@@ -68,8 +62,6 @@ def scaling(results: Sequence[TaskResult]) -> Scaling | None:
     parallel = [each for each in scaled if not each.passes]
     compared = [each for each in parallel if each.outcome is not None]
     selections = [each.prediction.get("selection") for each in scaled if each.prediction is not None]
-    handed_in = sum(bool(each.solved) for each in compared)
-    solvable = sum(any(outcome.success for outcome in each.outcomes if outcome) for each in compared)
     distinct = [len({tuple(step.action for step in rollout.steps) for rollout in each.rollouts}) for each in scaled]
     return Scaling(
         launched=sum(prediction.launched for prediction in done),
@@ -77,13 +69,10 @@ def scaling(results: Sequence[TaskResult]) -> Scaling | None:
         mean_distinct=sum(distinct) / len(distinct),
         pass_at=_pass_at([[outcome.success for outcome in each.outcomes if outcome] for each in parallel]),
         compared=len(compared),
-        handed_in=handed_in,
-        solvable=solvable,
+        handed_in=sum(bool(each.solved) for each in compared),
+        solvable=sum(any(outcome.success for outcome in each.outcomes if outcome) for each in compared),
         fallbacks=sum(isinstance(selection, Selection) and selection.fallback for selection in selections),
         passes=_passes([each for each in scaled if each.passes and each.passes[0] and each.passes[-1]]),
-        best_of_n=handed_in / len(compared) if compared else None,
-        oracle=solvable / len(compared) if compared else None,
-        selector_gap=(solvable - handed_in) / len(compared) if compared else None,
     )
 
 

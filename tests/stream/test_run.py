@@ -335,7 +335,7 @@ def test_what_waits_is_learned_from_first_and_not_done_again(bank: MemoryBank, s
         ("lock/Abus/3", False, 4),
     ]
     first = report.results[0]
-    assert (first.error, first.outcome, first.unscored) == ("", None, True)
+    assert (first.error, first.outcome, first.solved) == ("", None, None)
     assert set(first.usage) == {"judge", "distiller"}
     assert first.prediction is not None
     assert first.prediction.memory.items, "the agent had been shown the lesson of the first lock"
@@ -425,7 +425,8 @@ def test_every_rollout_has_its_ground_truth_and_the_next_task_is_better(bank: Me
     found = report.summary().scaling
     assert found is not None
     assert [each.rate for each in found.pass_at] == pytest.approx([2 / 3, 5 / 6, 1])
-    assert (found.best_of_n, found.oracle, found.launched, found.lost, found.mean_distinct) == (1, 1, 6, 0, 3)
+    assert (found.compared, found.handed_in, found.solvable) == (2, 2, 2)
+    assert (found.launched, found.lost, found.mean_distinct) == (6, 0, 3)
 
 
 def test_passes_of_sequential_scaling(bank: MemoryBank) -> None:
