@@ -46,7 +46,7 @@ def test_wheel_holds_the_whole_package_and_nothing_else(wheel: zipfile.ZipFile) 
     information = f"rb_dspy-{PROJECT['project']['version']}.dist-info"
     names = set(wheel.namelist())
     assert {name.split("/")[0] for name in names} == {"rb_dspy", information}
-    assert {"rb_dspy/py.typed", "rb_dspy/signatures/__init__.py", f"{information}/licenses/LICENSE"} <= names
+    assert {"rb_dspy/py.typed", "rb_dspy/backbones/catalog.json", f"{information}/licenses/LICENSE"} <= names
     on_disk = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "rb_dspy").rglob("*")

