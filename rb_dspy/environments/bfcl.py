@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rb_dspy.environments.functions import ANSWER, Functions, parse_call
-from rb_dspy.environments.generated import TaskArgs, in_turn, mixed_seed, select_templates
+from rb_dspy.environments.generated import TaskArgs, in_turn, mixed_seed, read_data, select_templates
 from rb_dspy.errors import MissingDependency
 from rb_dspy.jsonl import read_objects
 from rb_dspy.protocols import Environment
@@ -31,22 +31,7 @@ APIS = (
 
 MAX_CALLS = 10
 
-_LESSONS = {
-    "VehicleControlAPI": (
-        "startEngine fails until all doors are locked and the brake is pressed fully: call lockDoors(unlock=False,"
-        " door=['driver', 'passenger', 'rear_left', 'rear_right']), then pressBrakePedal(pedalPosition=1.0), then"
-        " startEngine(ignitionMode='START').",
-        "The tank holds at most 50 gallons; amounts of fuel are in gallons: convert with liter_to_gallon first.",
-        "estimate_distance and set_navigation of cities need zip codes from get_zipcode_based_on_city.",
-        "setCruiseControl needs a running engine.",
-    ),
-    "GorillaFileSystem": (
-        "cd takes one folder level at a time, such as cd(folder='documents'); call it once for each level.",
-        "mv and cp take names without a path, in the current folder: cd there first.",
-        "mv and cp into an existing folder keep the name of the file; to rename it, cd into that folder and mv again.",
-        "touch makes an empty file; echo(content=..., file_name=...) writes into it.",
-    ),
-}
+_LESSONS = read_data("bfcl.json")
 """Class -> lessons of a perfect memory, written by hand from the simulators' errors."""
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from rb_dspy.environments.answers import AcceptedAnswers
-from rb_dspy.environments.generated import TaskArgs, mixed_seed, select_templates
+from rb_dspy.environments.generated import TaskArgs, mixed_seed, read_data, select_templates
 from rb_dspy.environments.single_turn import SingleTurn
 from rb_dspy.protocols import Environment, EnvironmentFamily
 from rb_dspy.schema import MemoryDraft, Outcome, Task
@@ -20,29 +20,9 @@ from rb_dspy.schema import MemoryDraft, Outcome, Task
 SERVICES = 8
 TEAMS = 8
 
-_SERVICES = """
-    badger bramble canyon cobalt dahlia ember falcon fjord gannet granite heron indigo jasmine juniper kestrel lantern
-    lichen magnet marlin nimbus nutmeg orchid otter pebble pepper quartz raven saffron sorrel thistle tundra umber
-    velvet walnut willow zephyr
-"""
-_TEAMS = """
-    Accra Bergen Cairo Dakar Delhi Hanoi Lima Minsk Osaka Oslo Perth Porto Quito Riga Seoul Sofia Tunis Turin
-"""
+_DATA = read_data("directory.json")
+_SERVICES, _TEAMS, _PHRASINGS = _DATA["services"], _DATA["teams"], _DATA["phrasings"]
 _DENIALS = {"incorrect", "wrong", "not", "false"}
-_PHRASINGS = {
-    "errors": "The service {} returns error 500 since this morning. Which team has to be paged?",
-    "dashboard": "A customer reports that the dashboard of {} stays empty. Which team looks after it?",
-    "queue": "{} is slow and its queue keeps growing. Name the team that has to act.",
-    "deployment": "The last deployment of {} failed half way. Which team do we call to roll it back?",
-    "logout": "Users complain that {} logs them out every minute. Whose service is that?",
-    "nightly-job": "Last night the batch job of {} did not run. Which team should know?",
-    "certificate": "In two days the certificate of {} expires. Find the team that renews it.",
-    "disk": "Disk usage on the hosts of {} is at 97 percent. To which team does this ticket go?",
-    "memory": "The pods of {} run out of memory and restart. Who is on call for it?",
-    "backup": "No backup of {} has been written for a week. Which team is responsible?",
-    "timeouts": "Since the network change, calls to {} time out. Assign the incident to a team.",
-    "duplicates": "Every message from {} arrives twice. Which team owns this service?",
-}
 
 
 class _Args(TaskArgs):
@@ -102,7 +82,7 @@ class Directory(EnvironmentFamily):
     def keeps_fact(self, task: Task, lesson: str) -> bool:
         """Whether ``lesson`` says which team owns the service of ``task``, names no other team and denies nothing."""
         args, said = _Args.of(task), set(re.findall(r"\w+", lesson.casefold()))
-        others = {team.casefold() for team in _TEAMS.split()} - {args.owner.casefold()}
+        others = {team.casefold() for team in _TEAMS} - {args.owner.casefold()}
         return {args.service, args.owner.casefold()} <= said and not said & (others | _DENIALS)
 
 
@@ -114,7 +94,7 @@ def flipped() -> Directory:
 def _alerts(seed: int, templates: Sequence[str], name: str, flip: bool) -> Iterator[Task]:
     """Yield tasks with templates in turn and services in turn. Each service meets each template once."""
     rng = random.Random(mixed_seed("directory", seed))
-    services, teams = rng.sample(_SERVICES.split(), SERVICES), sorted(rng.sample(_TEAMS.split(), TEAMS))
+    services, teams = rng.sample(_SERVICES, SERVICES), sorted(rng.sample(_TEAMS, TEAMS))
     owners = dict(zip(services, rng.sample(teams * (SERVICES // TEAMS), SERVICES), strict=True))
     later = dict(zip(services, [*list(owners.values())[1:], owners[services[0]]], strict=True)) if flip else owners
     n = len(templates)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import importlib.resources
 import importlib.util
+import json
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import pydantic
 
@@ -77,6 +79,11 @@ def in_turn(sources: Iterable[Iterator[T]]) -> Iterator[T]:
         if value is not None:
             live.append(source)
             yield value
+
+
+def read_data(name: str) -> Any:
+    """The content of a JSON file of this package: the texts that tasks are made from."""
+    return json.loads(importlib.resources.files(__package__).joinpath(name).read_bytes())
 
 
 def require(*modules: str) -> None:

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
-from rb_dspy.environments.generated import in_turn, mixed_seed
+from rb_dspy.environments.generated import in_turn, mixed_seed, read_data
 from rb_dspy.schema import Task
 
 _STATES = ("open", "paid", "shipped", "returned", "cancelled")
@@ -25,35 +25,14 @@ CREATE TABLE products (id INTEGER PRIMARY KEY, name TEXT, kind TEXT, stock INTEG
 CREATE TABLE orders (id INTEGER PRIMARY KEY, customer_id INTEGER, day INTEGER, via TEXT, state INTEGER, total INTEGER);
 """
 
-QUESTIONS = {
-    "count-state": "How many orders are {state}?",
-    "sum-state": "What is the total of all orders that are {state}, in euros?",
-    "count-channel": "How many orders came in by {channel}?",
-    "count-grade": "How many {grade} customers do we have?",
-    "stock-category": "How many pieces of {category} are in stock?",
-    "largest-state": "What is the largest total, in euros, of an order that is {state}?",
-    "state-channel": "How many orders that came in by {channel} are {state}?",
-    "state-month": "How many orders of {month} 2025 are {state}?",
-}
+_DATA = read_data("shop.json")
+
+QUESTIONS: dict[str, str] = _DATA["questions"]
 """Template -> its wording."""
 
-_QUERIES = {
-    "count-state": "SELECT count(*) FROM orders WHERE state = {state}",
-    "sum-state": "SELECT sum(total) / 100.0 FROM orders WHERE state = {state}",
-    "count-channel": "SELECT count(*) FROM orders WHERE via = '{channel}'",
-    "count-grade": "SELECT count(*) FROM customers WHERE grade = {grade}",
-    "stock-category": "SELECT sum(stock) FROM products WHERE kind = '{category}'",
-    "largest-state": "SELECT max(total) / 100.0 FROM orders WHERE state = {state}",
-    "state-channel": "SELECT count(*) FROM orders WHERE via = '{channel}' AND state = {state}",
-    "state-month": "SELECT count(*) FROM orders WHERE day / 100 = {month} AND state = {state}",
-}
+_QUERIES: dict[str, str] = _DATA["queries"]
 
-_COLUMNS = {
-    "state": "orders.state {} means {}",
-    "channel": "orders.via '{}' means {}",
-    "grade": "customers.grade {} means {}",
-    "category": "products.kind '{}' means {}",
-}
+_FACTS: dict[str, str] = _DATA["facts"]
 """Coded attribute -> the fact as a colleague says it."""
 
 
@@ -126,7 +105,7 @@ def _values(template: str, rng: random.Random) -> list[dict[str, str]]:
 def _query(template: str, values: dict[str, str], known: dict[str, dict[str, str]]) -> tuple[str, str]:
     """Return the gold query, and the knowledge that it needs besides the schema, as sentences with ``;``."""
     coded = {name: known[name][value] if name in known else _month(value) for name, value in values.items()}
-    facts = [_COLUMNS[name].format(coded[name], value) for name, value in values.items() if name in _COLUMNS]
+    facts = [_FACTS[name].format(coded[name], value) for name, value in values.items() if name in _FACTS]
     query = _QUERIES[template].format(**coded)
     if "total" in query:
         facts.append("orders.total is in cents")
