@@ -339,26 +339,6 @@ HOSTILE = (
 )
 
 
-def test_words_of_an_older_bank_are_indexed_again(
-    bare_url: str, postgres_server: PostgresServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    with open_bank(bare_url) as bank:
-        bank.add("退款限额", "超过100欧元的退款需要经理批准。 Ask the manager.")
-    for unit in ("experience", "item"):
-        text = "instruction" if unit == "experience" else "content"
-        words = f"tsvector GENERATED ALWAYS AS (to_tsvector('english', {text})) STORED"
-        change = f"ALTER TABLE rb_dspy.{unit}s DROP COLUMN words, ADD COLUMN words {words}"
-        postgres_server.execute(change, bare_url)
-    postgres_server.execute("CREATE ROLE words_reader LOGIN; GRANT USAGE ON SCHEMA rb_dspy TO words_reader", bare_url)
-    postgres_server.execute("GRANT SELECT ON ALL TABLES IN SCHEMA rb_dspy TO words_reader", bare_url)
-    for user, chinese, warnings in (("words_reader", 0, 1), ("postgres", 1, 1), ("words_reader", 1, 1)):
-        with open_bank(with_password(bare_url, user)) as bank:
-            assert len(bank.retrieve("manager", unit="item", mode="lexical")) == 1
-            assert len(bank.retrieve("经理批准", unit="item", mode="lexical")) == chinese
-            assert len(caplog.records) == warnings
-    postgres_server.execute("DROP OWNED BY words_reader; DROP ROLE words_reader", bare_url)
-
-
 def test_a_commit_that_fails_is_one_error_and_stores_nothing(bare_url: str, postgres_server: PostgresServer) -> None:
     full = "BEGIN RAISE EXCEPTION 'No space left on device' USING ERRCODE = 'disk_full'; END"
     with open_bank(bare_url) as bank:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import threading
@@ -18,8 +17,6 @@ from rb_dspy.bank.store import embedders, tables
 from rb_dspy.bank.store.base import UNITS, Unit
 from rb_dspy.errors import InputError, MissingDependency, SchemaTooNew, StorageError
 from rb_dspy.text import UNSPACED, summary_line
-
-_log = logging.getLogger("rb_dspy.bank")
 
 SCHEMA_NAME = "rb_dspy"
 """The PostgreSQL schema that holds the tables, so that their names do not collide with other tables."""
@@ -77,13 +74,10 @@ class PostgresDatabase:
         try:
             with self.reading() as connection:
                 exists = self._check_schema(connection)
-                indexed = exists and connection.execute(_HAS_WORDS).scalar_one()
             if not exists and not create:
                 raise StorageError(f"{self.location}: has no bank; check the address, or open it with create=True")
             if not exists:
                 self._make_tables()
-            elif not indexed:
-                self._renew_words()
         except BaseException:
             self._engine.dispose()
             raise
@@ -168,15 +162,6 @@ class PostgresDatabase:
             _index_words(connection)
             embedders.set_meta(connection, schema=tables.SCHEMA, epoch=0)
 
-    def _renew_words(self) -> None:
-        """Index the words again in a bank of an older version, whose index has no pairs of Chinese characters."""
-        try:
-            with self.writing() as connection:
-                if not connection.execute(_HAS_WORDS).scalar_one():  # another process may have been first
-                    _index_words(connection)
-        except StorageError as exc:
-            _log.warning("search by words finds no Chinese until the owner of the tables opens the bank: %s", exc)
-
     def _require_pgvector(self, connection: Connection) -> None:
         needed = ".".join(map(str, _OLDEST_PGVECTOR))
         try:
@@ -255,7 +240,6 @@ _LOCK_BANK = text(f"SELECT pg_advisory_xact_lock({_LOCKS}, 0)")
 _LOCK_SCOPE = text(f"SELECT pg_advisory_xact_lock_shared({_LOCKS}, 0), pg_advisory_xact_lock({_LOCKS}, :scope)")
 _EXISTS = text(f"SELECT to_regclass('{SCHEMA_NAME}.meta') IS NOT NULL")
 _SCHEMA_EXISTS = text(f"SELECT to_regnamespace('{SCHEMA_NAME}') IS NOT NULL")
-_HAS_WORDS = text(f"SELECT to_regclass('{SCHEMA_NAME}.items_terms') IS NOT NULL")
 _VERSION = text("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
 _INDEXES = text(
     "SELECT indexname FROM pg_indexes"
@@ -282,10 +266,10 @@ machine is gone, because its transaction holds locks."""
 
 
 def _index_words(connection: Connection) -> None:
-    """Make the column with the words of each row, and its index; the name of the index is that of its version."""
+    """Make the column with the words of each row, and its index."""
     for unit in UNITS:
         words = f"words tsvector GENERATED ALWAYS AS ({_words_of(unit)}) STORED"
-        connection.exec_driver_sql(f"ALTER TABLE {unit}s DROP COLUMN IF EXISTS words, ADD COLUMN {words}")
+        connection.exec_driver_sql(f"ALTER TABLE {unit}s ADD COLUMN {words}")
         connection.exec_driver_sql(f"CREATE INDEX {unit}s_terms ON {unit}s USING gin (words)")
 
 
