@@ -82,10 +82,9 @@ def payloads(reader: Reader) -> Iterator[ExperienceRow]:
 
 
 def _pages(reader: Reader, *, ended: bool) -> Iterator[list[ExperienceRow]]:
-    after = 0
-    while rows := reader.experiences(after=after, limit=_PAGE, payload=True, ended=ended):
-        yield rows
-        after = rows[-1].seq
+    seqs = [row.seq for row in reader.experiences(ended=ended)]
+    for start in range(0, len(seqs), _PAGE):
+        yield reader.experiences(seqs=seqs[start : start + _PAGE], payload=True, ended=ended)
 
 
 def snapshot_of(reader: Reader, row: SnapshotRow, scope: str) -> Snapshot:

@@ -34,19 +34,9 @@ class OverlayReader:
             return self._at
         return self._mark if self._own is None else self._own.mark()
 
-    def experiences(
-        self, *, ended: bool = False, after: int | None = None, limit: int | None = None, **where: Any
-    ) -> list[ExperienceRow]:
-        rows: list[ExperienceRow] = []
-        below = after
-        while page := self._below.experiences(ended=ended, after=below, limit=limit, **where):
-            rows += self._visible(page, ended)
-            if limit is None or len(page) < limit or len(rows) >= limit:
-                break
-            below = page[-1].seq
-        if self._own is not None and (limit is None or len(rows) < limit):
-            rows += self._own.experiences(ended=ended, after=after, limit=limit, **where)
-        return rows[:limit]
+    def experiences(self, *, ended: bool = False, **where: Any) -> list[ExperienceRow]:
+        rows = self._visible(self._below.experiences(ended=ended, **where), ended)
+        return rows if self._own is None else rows + self._own.experiences(ended=ended, **where)
 
     def items(self, *, ended: bool = False, **where: Any) -> list[ItemRow]:
         rows = self._visible(self._below.items(ended=ended, **where), ended)

@@ -40,8 +40,6 @@ class SqlReader:
         self,
         *,
         ended: bool = False,
-        after: int | None = None,
-        limit: int | None = None,
         payload: bool = False,
         ids: Collection[str] | None = None,
         seqs: Collection[int] | None = None,
@@ -49,10 +47,10 @@ class SqlReader:
         run_id: str | None = None,
         origin: str | None = None,
     ) -> list[ExperienceRow]:
-        """Experiences with these ids, numbers and so on; None: any. ``after``: only higher numbers than this."""
+        """Experiences with these ids, numbers and so on; None: any."""
         equal = {"id": ids, "seq": seqs, "task_id": task_id, "run_id": run_id, "origin": origin}
         columns = _WHOLE if payload else _EXPERIENCE
-        return [ExperienceRow(*row) for row in self._select("experiences", columns, equal, "seq", ended, after, limit)]
+        return [ExperienceRow(*row) for row in self._select("experiences", columns, equal, "seq", ended)]
 
     def items(
         self,
@@ -97,8 +95,6 @@ class SqlReader:
         equal: Mapping[str, str | Collection[Any] | None],
         order: str,
         ended: bool = True,
-        after: int | None = None,
-        limit: int | None = None,
     ) -> list[Any]:
         """Read the rows of a table whose columns are ``equal`` to a value, or to one of a collection; None: to any.
 
@@ -117,14 +113,10 @@ class SqlReader:
             parts.append(f"{'+' if lists else ''}{born} <= :at")
         if not ended:
             parts.append("ended IS NULL" if self._at is None else "(ended IS NULL OR ended > :at)")
-        if after is not None:
-            parts.append("seq > :after")
         statement = f"SELECT {columns} FROM {table} WHERE {' AND '.join(['scope_id = :scope', *parts])}"
         if not lists:  # else SQLite would read the whole scope in this order
             statement += f" ORDER BY {order}"
-        if limit is not None:
-            statement += " LIMIT :limit"
-        rows = self._rows(statement, **values, after=after, limit=limit)
+        rows = self._rows(statement, **values)
         return sorted(rows, key=itemgetter(0, 1)) if lists else rows
 
     def _rows(self, statement: str, **values: Any) -> list[Any]:
