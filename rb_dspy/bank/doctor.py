@@ -8,7 +8,6 @@ from numbers import Real
 from typing import Literal
 
 import numpy as np
-import pydantic
 
 from rb_dspy.bank.admission import named_item, unpack_rollouts
 from rb_dspy.bank.reading import grouped, items_of, payloads
@@ -18,13 +17,11 @@ from rb_dspy.bank.store.overlay import Reader, Scope
 from rb_dspy.bank.store.sql import Database
 from rb_dspy.bank.store.tables import SCHEMA
 from rb_dspy.errors import CorruptBank, InputError
-from rb_dspy.schema import MemoryItem
+from rb_dspy.schema import Frozen, MemoryItem
 
 
-class BankStats(pydantic.BaseModel):
+class BankStats(Frozen):
     """Counts of one scope as it is now. ``bytes_on_disk`` and ``schema_version`` are those of the whole bank."""
-
-    model_config = pydantic.ConfigDict(frozen=True)
 
     scope: str
     items: int
@@ -48,10 +45,8 @@ class BankStats(pydantic.BaseModel):
     schema_version: int
 
 
-class Finding(pydantic.BaseModel):
+class Finding(Frozen):
     """A problem found by ``doctor``."""
-
-    model_config = pydantic.ConfigDict(frozen=True)
 
     kind: Literal["file", "row", "link", "vector", "pending"]
     where: str
@@ -150,10 +145,8 @@ _TOLERANCE = 1e-5
 """Vectors are stored in half precision, so equal texts may be this far from a cosine of 1."""
 
 
-class NearDuplicate(pydantic.BaseModel):
+class NearDuplicate(Frozen):
     """Two items of a scope, and the cosine of their texts. ``first`` was learned first."""
-
-    model_config = pydantic.ConfigDict(frozen=True)
 
     first: MemoryItem
     second: MemoryItem

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections.abc import Sequence
 
 import numpy as np
 
 from rb_dspy.bank.store import embedders
 from rb_dspy.bank.store.sql import Database
-from rb_dspy.errors import EmbedderMismatch, InfrastructureError, InvalidVector, describe_error
+from rb_dspy.errors import EmbedderMismatch, InvalidVector
 from rb_dspy.protocols import Embedder, Vectors
 
 _SMALLEST = 1e-6
@@ -23,12 +22,8 @@ def embed(embedder: Embedder, texts: Sequence[str]) -> Vectors:
 
     Raises:
         InvalidVector: The result has another shape, or a row is zero or contains NaN or infinity.
-        InfrastructureError: The embedder was canceled; ``CancelledError`` would look like a canceled caller.
     """
-    try:
-        answer = embedder.embed(texts)
-    except CancelledError as exc:
-        raise InfrastructureError(f"embedder {embedder.id} failed: {describe_error(exc)}") from exc
+    answer = embedder.embed(texts)
     try:
         rows = np.asarray(answer, dtype=np.float64)
     except (TypeError, ValueError) as exc:
