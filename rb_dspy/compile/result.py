@@ -13,7 +13,7 @@ import pydantic
 from rb_dspy.compile.state import COMPILED_FORMAT, COMPILED_VERSION, Prompts, read_json, set_state, write_json
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation.intervals import Comparison
-from rb_dspy.schema import RoleUsage, Usage
+from rb_dspy.schema import Usage
 from rb_dspy.text import first_error
 
 _Program = TypeVar("_Program", bound=dspy.Module)
@@ -89,10 +89,6 @@ class Compiled(pydantic.BaseModel):
             lines = difflib.unified_diff(before, after, f"{name} before", f"{name} after", lineterm="", n=2)
             parts.append("\n".join(lines))
         return "\n\n".join(parts)
-
-    def total(self) -> RoleUsage:
-        """Total usage of all roles."""
-        return sum(self.usage.values(), RoleUsage())
 
     def apply(self, program: _Program) -> _Program:
         """Set the compiled prompts of ``program`` and return it. Raises like ``load_program``.

@@ -113,7 +113,6 @@ class CellRun:
             order=self.order,
             position=position,
             task=task.id,
-            template=task.template,
             solved=None if outcome is None or error else outcome.success,
             error=error,
             tries=tries,

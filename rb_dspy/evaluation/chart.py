@@ -135,14 +135,14 @@ def keys(lines: Sequence[Line], main: str) -> str:
 
 def style(scheme: Scheme = "both") -> str:
     """The CSS of charts inside an element, or an SVG, of the class ``rb``."""
-    if scheme == "both":
-        return f"{css('chart')}{css('light')}@media (prefers-color-scheme: dark) {{ {css('dark')} }}"
-    return f"{css('chart')}{css(scheme)}"
+    chart, light, dark = (asset(f"{name}.css") for name in ("chart", "light", "dark"))
+    both = f"{light}@media (prefers-color-scheme: dark) {{ {dark} }}"
+    return chart + {"light": light, "dark": dark, "both": both}[scheme]
 
 
-def css(name: str) -> str:
-    """A style sheet of this package."""
-    return resources.files(__package__).joinpath(f"{name}.css").read_text("utf-8")
+def asset(name: str) -> str:
+    """The text of a file of this package."""
+    return resources.files(__package__).joinpath(name).read_text("utf-8")
 
 
 def _look(number: int, line: Line, main: str) -> str:

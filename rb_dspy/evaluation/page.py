@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from string import Template
 from typing import TYPE_CHECKING
 
-from rb_dspy.evaluation.chart import SOLVED, Line, chart, css, keys, known, positions, safe, style
+from rb_dspy.evaluation.chart import SOLVED, Line, asset, chart, keys, known, positions, safe, style
 from rb_dspy.evaluation.intervals import SMALLEST, Interval
 from rb_dspy.evaluation.markdown import Section, sections, sentences, title, verdict_sentence
 
@@ -14,15 +15,7 @@ if TYPE_CHECKING:
 
 def page(report: Report) -> str:
     """The whole page. Everything from tasks, arms and lessons is escaped."""
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{safe(title(report))}</title>\n"
-        "<style>body { margin: 0; background: #ffffff } .rb { margin: 0 auto }\n"
-        "@media (prefers-color-scheme: dark) { body { background: #15181e } }</style>\n"
-        f"</head>\n<body>\n{fragment(report)}\n</body>\n</html>"
-    )
+    return Template(asset("page.html")).substitute(title=safe(title(report)), report=fragment(report))
 
 
 def fragment(report: Report) -> str:
@@ -30,7 +23,7 @@ def fragment(report: Report) -> str:
     verdict, _, meaning = verdict_sentence(report).partition(": ")
     design, origin, *headroom = (safe(sentence) for sentence in sentences(report))
     parts = [
-        f"<style>{style()}{css('page')}</style>",
+        f"<style>{style()}{asset('page.css')}</style>",
         f"<h1>{safe(title(report))}</h1>",
         f'<div class="verdict {verdict}"><p><b>{verdict}</b>: {safe(meaning)}</p><p class="dim">{design}</p>'
         f'<p class="dim">{origin}</p></div>',

@@ -39,7 +39,6 @@ class TaskRecord(pydantic.BaseModel, frozen=True):
     position: int
     """Position in the order, from 0."""
     task: str
-    template: str | None = None
     solved: bool | None = None
     """By ground truth; None if it is unknown, or something broke."""
     error: str = ""

@@ -24,7 +24,7 @@ from rb_dspy.files import atomic_write
 from rb_dspy.jsonl import encode, read_objects
 from rb_dspy.plugins import environment_family, environment_names
 from rb_dspy.schema import Task
-from rb_dspy.stream.table import FIELDS, NAMES, Columns, as_fields, read_csv, read_parquet, task_fields
+from rb_dspy.stream.table import NAMES, Columns, as_fields, read_csv, read_parquet, task_fields
 from rb_dspy.stream.templates import split_templates
 from rb_dspy.text import counted, first_error
 
@@ -139,15 +139,6 @@ class TaskStream:
         lines = [encode({"id": task.id, **task.model_dump(exclude_defaults=True)}) for task in self]
         with atomic_write(path) as file:
             file.writelines(lines)
-
-    def to_dataset(self) -> datasets.Dataset:
-        """Return a row for each task; ``env_args`` as JSON text, so that arguments of any shape fit one column."""
-        import datasets
-
-        rows = [task.model_dump() | {"env_args": json.dumps(task.env_args)} for task in self]
-        features = datasets.Features({field: datasets.Value("string") for field in FIELDS})
-        info = datasets.DatasetInfo(features=features, dataset_name=self.name)
-        return datasets.Dataset.from_list(rows, features=features, info=info)
 
     @cached_property
     def digest(self) -> str:
