@@ -11,8 +11,8 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import pydantic
 import typer
+from pydantic_core import to_jsonable_python
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
@@ -50,11 +50,6 @@ err = SafeConsole(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 def say(*parts: str | tuple[str, str]) -> None:
     """Print a line to standard output, wrapped by the terminal. ``parts``: texts, or texts with a style."""
     out.print(Text.assemble(*parts), soft_wrap=True)
-
-
-def warn(text: str) -> None:
-    """Print a line to standard error."""
-    err.print(Text(text, "yellow"), soft_wrap=True)
 
 
 def print_row(console: Console, text: Text, indent: int) -> None:
@@ -183,12 +178,4 @@ def emit(value: Any) -> None:
     """If the command was asked for JSON, print ``value`` as one line of it; pydantic models in their own form."""
     if not out.quiet:
         return
-    print(json.dumps(value, default=_plain), flush=True)  # ASCII: safe for every terminal and encoding
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, pydantic.BaseModel):
-        return value.model_dump(mode="json")
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    print(json.dumps(value, default=to_jsonable_python), flush=True)  # ASCII: safe for every terminal and encoding

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from rb_dspy.cli import options
-from rb_dspy.cli.output import emit, ends_on_interrupt, err, out, say, usage_table, warn
+from rb_dspy.cli.output import emit, ends_on_interrupt, err, out, say, usage_table
 from rb_dspy.config import BankConfig, Settings
 from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.redaction import without_secrets
@@ -217,6 +217,6 @@ def _check_errors(report: RunReport) -> None:
         return
     last = report.results[-1].error
     if any(result.prediction is not None for result in report.results):
-        warn(f"no task could be scored; last error: {last}")
+        err.print(Text(f"no task could be scored; last error: {last}", "yellow"))
     else:
         raise InfrastructureError(f"every task failed; try rb-dspy models check; last error: {last}")

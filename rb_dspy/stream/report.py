@@ -115,8 +115,6 @@ class Summary(pydantic.BaseModel):
     """Scored tasks that the judge called a success or a failure."""
     agreements: int
     """Judged tasks on which the judge was right."""
-    false_successes: int
-    """Judged tasks that only the judge called a success."""
     unknown_verdicts: int
     judge_base_rate: float | None
     """The best ``judge_agreement`` of a judge that always gives the same verdict."""
@@ -167,7 +165,6 @@ class RunReport:
             **{name: value for name, value in found.items() if name in Summary.model_fields},
             skipped=self.skipped,
             infrastructure_errors=found["errors"],
-            false_successes=sum(result.label == "success" and result.agreed is False for result in self.results),
             truncated=stops["max_steps"] + stops["context"],
             items=found["learned"],
             usage=total_usage([result.usage for result in self.results]),

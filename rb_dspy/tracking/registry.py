@@ -61,10 +61,11 @@ class ProgramVersion:
 def check(
     program: BankProgram,
     name: str,
-    bank: MemoryBank | None,
-    embedder: str,
-    environments: str | None,
-    backbones: BackbonesLike | None,
+    *,
+    bank: MemoryBank | None = None,
+    embedder: str = "minilm",
+    environments: str | None = None,
+    backbones: BackbonesLike | None = None,
 ) -> dict[str, Any]:
     """The settings to register; see ``Tracker.check``."""
     if not re.fullmatch(r"[\w-][\w -]{0,199}", name):

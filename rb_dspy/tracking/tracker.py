@@ -168,22 +168,14 @@ class Tracker:
             InfrastructureError: MLflow's store failed.
         """
         registry = self._registry()
-        settings = registry.check(program, name, bank, embedder, environments, backbones)
+        stored: dict[str, Any] = {"embedder": embedder, "environments": environments, "backbones": backbones}
+        settings = registry.check(program, name, bank=bank, **stored)
         number: int = registry.register(compiled, program, name, bank, settings)
         return number
 
-    def check(
-        self,
-        program: BankProgram,
-        name: str,
-        *,
-        bank: MemoryBank | None = None,
-        embedder: str = "minilm",
-        environments: str | None = None,
-        backbones: BackbonesLike | None = None,
-    ) -> None:
-        """Check before a compile that ``register`` will accept its result. Arguments and errors as in ``register``."""
-        self._registry().check(program, name, bank, embedder, environments, backbones)
+    def check(self, program: BankProgram, name: str, **options: Any) -> None:
+        """Check before a compile that ``register`` will accept its result. Options and errors as in ``register``."""
+        self._registry().check(program, name, **options)
 
     def promote(self, name: str, version: int, *, force: bool = False) -> None:
         """Make a version the ``champion``.
