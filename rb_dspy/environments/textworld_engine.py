@@ -39,7 +39,6 @@ class Game:
 
     def __init__(self, gateway: Any) -> None:
         self._gateway = gateway
-        self._loaded: tuple[str, str] | None = None
         with self._calls():
             self._java = gateway.jvm.textworldexpress.runtime.PythonInterface()
 
@@ -49,10 +48,8 @@ class Game:
         Raises ``NoSuchGame``, or ``InfrastructureError`` if the engine has died.
         """
         with self._calls(NoSuchGame):
-            if self._loaded != (name, params):  # load reads data files: 10 ms; a game takes 0.2 ms
-                if refusal := str(self._java.load(name, params) or "").strip():
-                    raise NoSuchGame(f"{name} with {params!r}: {refusal}")
-                self._loaded = name, params
+            if refusal := str(self._java.load(name, params) or "").strip():
+                raise NoSuchGame(f"{name} with {params!r}: {refusal}")
             return Frame.model_validate_json(self._java.generateNewGameJSON(seed, fold, solve))
 
     def step(self, action: str) -> Frame:
