@@ -139,23 +139,19 @@ class SentenceTransformerEmbedder:
             if len(text) > limit > 0 and "" not in self._warned:
                 tokens = len(engine.tokenizer.encode(text, verbose=False))
                 if tokens > limit:
-                    self._warn(
-                        "",
+                    self._warned.add("")
+                    _log.warning(
                         f"a text of {tokens:,} tokens is compared by its first {limit} only, because {self} reads no"
-                        " more: set Task.key to the part that differs between tasks, and shorten long lessons",
+                        " more: set Task.key to the part that differs between tasks, and shorten long lessons"
                     )
             script = _script(text) if self._script and not text.isascii() else ""
             if script not in ("", self._script, *self._warned):
-                self._warn(
-                    script,
+                self._warned.add(script)
+                _log.warning(
                     f"{self} does not know the language of a text in {script} script, so unrelated lessons may be"
                     " shown: open a bank with an embedder for that language (embedder='OWNER/MODEL') or set"
-                    " RetrieveConfig.min_score",
+                    " RetrieveConfig.min_score"
                 )
-
-    def _warn(self, cause: str, message: str) -> None:
-        self._warned.add(cause)
-        _log.warning("%s", message)
 
     def _files(self) -> Path:
         if self._folder is None:

@@ -49,8 +49,8 @@ class MemoryBank:
     """One scope of a bank: experiences are appended, and the nearest lessons are retrieved (paper, section 3.2).
 
     Create one with ``open``. Threads and other processes may use the same bank at the same time: the next ``retrieve``
-    finds what they appended. Reads write nothing, except a disposable index file next to a bank of more than 200,000
-    rows. The embedding model is loaded when text is first embedded: listing, exporting and deleting do not need it.
+    finds what they appended. Reads write nothing. The embedding model is loaded when text is first embedded: listing,
+    exporting and deleting do not need it.
 
     A bank is a handle, like an open file: copies of a program share it. It cannot be pickled or used after ``os.fork``;
     open the bank again in the new process.

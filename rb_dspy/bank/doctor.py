@@ -96,8 +96,8 @@ def findings(scope: Scope, reader: Reader, database: Database | None) -> list[Fi
 
 
 def _rows(scope: Scope, reader: Reader) -> Iterator[Finding]:
-    def finding(id: str, what: str, kind: str = "row") -> Finding:
-        return Finding.model_validate({"kind": kind, "where": f"{scope.name}: {id}", "what": what, "remedy": _RESTORE})
+    def finding(id: str, what: str, kind: Literal["row", "link", "pending"] = "row") -> Finding:
+        return Finding(kind=kind, where=f"{scope.name}: {id}", what=what, remedy=_RESTORE)
 
     for each in payloads(reader):
         try:
