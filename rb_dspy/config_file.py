@@ -7,9 +7,11 @@ a file is rejected.
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +23,7 @@ from rb_dspy.config_errors import config_error
 from rb_dspy.errors import ConfigError
 
 _LOOPBACK = re.compile(r"(?i)https?://(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?(/[\w./-]*)?")
-_HOSTS = {
-    "anthropic": "api.anthropic.com",
-    "cohere": "api.cohere.com",
-    "deepseek": "api.deepseek.com",
-    "fireworks_ai": "api.fireworks.ai",
-    "gemini": "generativelanguage.googleapis.com",
-    "groq": "api.groq.com",
-    "mistral": "api.mistral.ai",
-    "openai": "api.openai.com",
-    "openrouter": "openrouter.ai",
-    "together_ai": "api.together.xyz",
-    "xai": "api.x.ai",
-}
+_HOSTS: dict[str, str] = json.loads(resources.files("rb_dspy").joinpath("hosts.json").read_bytes())
 """Provider (the first part of a model's name) -> its own server."""
 SAMPLING = {
     "top_p", "top_k", "min_p", "seed", "stop", "n", "presence_penalty", "frequency_penalty", "repetition_penalty",

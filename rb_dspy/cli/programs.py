@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -13,9 +14,6 @@ from rb_dspy.cli import options
 from rb_dspy.cli.output import emit, out, say, table
 from rb_dspy.errors import InputError
 from rb_dspy.text import counted
-
-if TYPE_CHECKING:
-    from rb_dspy.tracking.registry import ProgramVersion
 
 app = typer.Typer(no_args_is_help=True, help="Compiled programs in MLflow: versions, scores, the champion.")
 
@@ -35,7 +33,7 @@ def list_programs(
     found = tracker(options.settings(config, set_), True).programs(name)
     shown = table("program", "version", "", "improved", "held-out tasks", "step", "created", right=("version",))
     for each in found:
-        emit(_as_json(each))
+        emit(each)
         champion = Text("champion" if each.champion else "", "bold green")
         improved = Text("yes", "green") if each.improved else Text("not shown", "yellow")
         cells = (each.held_out or "not measured", each.step, f"{each.created:%Y-%m-%d %H:%M}")
@@ -64,7 +62,7 @@ def show(
     if each is None:
         raise InputError(f"{name} has no version {version}; existing: {', '.join(str(each.version) for each in found)}")
     prompts = saved_prompts(tracking.state(name, version=each.version), f"{name} version {each.version}")
-    emit({**_as_json(each), "prompts": prompts})
+    emit({**asdict(each), "prompts": prompts})
     say((f"{each.name} version {each.version}", "bold"), "  ", ("champion" if each.champion else "", "bold green"))
     scores = each.held_out or "not measured"
     say((f"{each.optimizer or 'not compiled'} · held-out tasks: {scores} · {counted(each.lessons, 'lesson')}", "dim"))
@@ -102,7 +100,7 @@ def register(
     with start_bank(chosen, bank, scope) as start:
         number = tracking.register(compiled, built, name, bank=start, embedder=chosen.bank.embedder, environments=env)
     each = next(each for each in tracking.programs(name) if each.version == number)
-    emit(_as_json(each))
+    emit(each)
     say((f"{name} version {number}", "bold"), " is the champion" if each.champion else " is registered")
     if not each.champion:
         say((f"held-out tasks: {each.held_out or 'not measured'}", "dim"))
@@ -124,9 +122,3 @@ def promote(
     tracker(options.settings(config, set_), True).promote(name, version, force=force)
     emit({"name": name, "version": version, "champion": True})
     say(f"{name} version {version} is the ", ("champion", "bold green"))
-
-
-def _as_json(version: ProgramVersion) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {**asdict(version), "created": version.created.isoformat(timespec="seconds")}
