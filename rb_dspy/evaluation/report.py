@@ -159,9 +159,7 @@ class Report(pydantic.BaseModel, frozen=True):
         try:
             return cls.model_validate_json(path.read_bytes())
         except OSError as exc:
-            raise InputError(
-                f"{path}: cannot be read: {exc.strerror}; expected the report.json of an evaluation"
-            ) from exc
+            raise InputError(f"{path}: cannot be read: {exc.strerror}; expected an evaluation's report.json") from exc
         except pydantic.ValidationError as exc:
             field, problem = first_error(exc)
             raise InputError(f"{path}: {field[:100]}: {problem}; expected the report.json of an evaluation") from None

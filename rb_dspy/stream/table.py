@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rb_dspy.environments.question import ANSWERS, REVEAL
-from rb_dspy.errors import InputError, InvalidTask, RBError
+from rb_dspy.errors import InputError, InvalidTask
 from rb_dspy.schema import Task
 
 FIELDS = tuple(Task.model_fields)
@@ -44,10 +44,8 @@ def read_csv(path: Path, columns: Columns) -> Iterator[tuple[str, dict[str, Any]
         if not utf16 and (nul := data.find(0)) >= 0:
             raise UnicodeDecodeError("utf-8", data, nul, nul + 1, "NUL")
         text = data.decode("utf-16" if utf16 else "utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; expected CSV") from None
     except OSError as exc:
-        raise RBError(f"{path}: cannot be read: {exc.strerror}") from exc
+        raise InputError(f"{path}: cannot be read: {exc.strerror}; expected a CSV file") from exc
     except UnicodeDecodeError as exc:
         line = data.count(b"\n", 0, exc.start) + 1
         raise InputError(f"{path}:{line}: is not {exc.encoding}; save the table as CSV UTF-8") from None

@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rb_dspy")
 
-_SECONDS = 10.0
-"""Minimum time between two progress reports of an evaluation."""
-
 
 class StreamRun:
     """A stream that is tracked while it runs."""
@@ -167,15 +164,11 @@ class EvaluationRun:
     def __init__(self, run: RunLog, stream: TaskStream) -> None:
         self.id: str | None = run.id
         self._run = run
-        self._logged = time.monotonic()
         log_stream(run, "stream", stream, context="evaluation")
 
     def on_progress(self, progress: EvaluationProgress) -> None:
-        """Log periodically how many tasks are done. For ``evaluate``."""
-        now = time.monotonic()
-        if progress.done == progress.total or now - self._logged > _SECONDS:
-            self._logged = now
-            self._run.metrics({"done": progress.done}, step=progress.done)
+        """Log how many tasks are done. For ``evaluate``."""
+        self._run.metrics({"done": progress.done}, step=progress.done)
 
     def log_report(self, report: Report) -> None:
         """Log the report: success of each arm, differences with intervals, learning curves, and the report itself."""

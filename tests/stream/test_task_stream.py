@@ -201,7 +201,7 @@ def test_csv(tmp_path: Path) -> None:
         ("instruction\nx\n".encode("utf-16-le"), ":1: is not utf-8"),
         (b"instruction\n", ": has no tasks"),
         (b"", ": has no tasks"),
-        (None, ": no such file"),
+        (None, ": cannot be read: No such file"),
     ],
 )
 def test_a_bad_csv_file_is_named_with_the_line(tmp_path: Path, content: str | bytes | None, place: str) -> None:
