@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -154,7 +153,7 @@ def export_(
 @options.shared
 def import_(
     on: options.OnBank,
-    file: Annotated[Path, typer.Argument(help="A file written by bank export; - is standard input.")],
+    file: Annotated[Path, typer.Argument(help="A file written by bank export.")],
     origin: Annotated[
         str,
         typer.Option("--origin", metavar="NAME", help="Origin of this import; bank rollback origin:NAME removes it."),
@@ -166,16 +165,15 @@ def import_(
     from rb_dspy.bank.transfer import read
 
     chosen = on.settings.bank
-    with _as_file(file) as path:
-        for _ in read(path, checked_name("origin", origin) if origin else ""):
-            pass  # validate the file before a bank is created
-        with (
-            err.status("embedding …"),
-            MemoryBank.open(chosen.url, scope=chosen.scope, embedder=chosen.embedder) as opened,
-        ):
-            before = opened.stats().experiences
-            ids = opened.import_jsonl(path, origin=origin)
-            new = opened.stats().experiences - before
+    for _ in read(file, checked_name("origin", origin) if origin else ""):
+        pass  # validate the file before a bank is created
+    with (
+        err.status("embedding …"),
+        MemoryBank.open(chosen.url, scope=chosen.scope, embedder=chosen.embedder) as opened,
+    ):
+        before = opened.stats().experiences
+        ids = opened.import_jsonl(file, origin=origin)
+        new = opened.stats().experiences - before
     emit({"path": file, "experiences": len(ids), "new": new})
     others = f"; {len(ids) - new:,} skipped: already here, or removed here" if len(ids) > new else ""
     say(f"{counted(new, 'experience')} imported into {without_secrets(chosen.url)}, scope {chosen.scope}{others}")
@@ -298,16 +296,3 @@ def _title(bank: MemoryBank, id: str) -> str:
     except (InputError, BankError):  # removed meanwhile, or damaged
         return ""
     return found.title if isinstance(found, MemoryItem) else f"{found.task.id}: {found.task.instruction}"
-
-
-@contextlib.contextmanager
-def _as_file(file: Path) -> Iterator[Path]:
-    """Yield ``file``, or a copy of standard input, because import reads the file twice."""
-    if str(file) != "-":
-        yield file
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "stdin.jsonl"
-        with copy.open("wb") as target:
-            shutil.copyfileobj(sys.stdin.buffer, target)
-        yield copy
