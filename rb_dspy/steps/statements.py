@@ -16,7 +16,7 @@ from functools import cached_property
 from rb_dspy.schema import MemoryDraft, Task, Trajectory
 
 _SHARE = 0.8
-"""A note repeats a statement if it has this share of the statement's words, in their order."""
+"""A note repeats a statement if it has all its words that mean something, and this share of all words in order."""
 _FEWEST = 4
 """Words of a statement that can be understood alone; fewer are a bare value, such as ``Q-REFUND``."""
 _LONGEST = 600
@@ -26,8 +26,10 @@ _TASK = 240
 
 _END = re.compile(r"(?<=[.!?;])\s+|[\r\n]+")
 _LABEL = re.compile(r"[A-Z][\w']*(?: [\w']+){0,3}: +")
-_DATA = re.compile(r"[{}\[\]]")
-"""Marks JSON, which is not a sentence."""
+_UNUSABLE = re.compile(
+    r"[{}\[\]?]|\b(?:wrong|incorrect|false|not|no|never|cannot|\w+n['’]t|except|if|unless|until)\b", re.IGNORECASE
+)
+"""Marks JSON, questions, denials and conditions, which are not repeated in other words."""
 _WORD = re.compile(r"\w+")
 _DENYING = "wrong incorrect false not no never cannot isn aren wasn weren don doesn didn"
 _COMMON = """
@@ -37,6 +39,8 @@ _COMMON = """
 """
 _POINTING = frozenset(["here", "its", "it", "these", "this", "those", "you", "your"])
 """A statement with one of these may be about anything."""
+_QUALIFIERS = frozenset(["except", "if", "unless", "until"])
+"""A note with one of these says more than the statement that it repeats."""
 _DENIALS = frozenset(_DENYING.split())
 _GENERIC = _DENIALS | frozenset(_COMMON.split())
 """Words that name no subject."""
@@ -47,8 +51,8 @@ class Statement:
     """A sentence that the environment or a person said."""
 
     text: str
-    action: frozenset[str]
-    """The words of the action that it answers; empty if that was right, and for what a person said."""
+    action: str
+    """The action that it answers; empty if that was right, and for what a person said."""
     is_value: bool
     """Whether it may answer the whole task: feedback, or the observation after the only step; a text with a name or a
     number, or a few words after a label."""
@@ -77,14 +81,15 @@ def statements(trajectories: Sequence[Trajectory], *, right: bool = False) -> li
             for sentence, labelled in _sentences(text):
                 words = _words(sentence)
                 is_value = is_whole and (bool(_names(sentence)) or (labelled and len(words) < _FEWEST))
-                found.setdefault(sentence, Statement(sentence, _words(action), is_value))
+                found.setdefault(sentence, Statement(sentence, action, is_value))
     return list(found.values())
 
 
 def in_own_words(draft: MemoryDraft, task: Task, said: Sequence[Statement], answer: str | None = None) -> MemoryDraft:
     """Return ``draft`` with the statements that it repeats as its content; unchanged if it repeats none.
 
-    If what was said names no subject of the task ("The right answer is: Q-REFUND"), the task becomes the description,
+    Only words of the draft are dropped, and none that was said elsewhere, so a draft that says more stays as it is. If
+    what was said names no subject of the task ("The right answer is: Q-REFUND"), the task becomes the description,
     because another task would be answered with it otherwise.
 
     Args:
@@ -93,30 +98,18 @@ def in_own_words(draft: MemoryDraft, task: Task, said: Sequence[Statement], answ
         said: From ``statements``.
         answer: The agent's own answer to the whole task, if it was right.
     """
-    text = f"{draft.title} {draft.content}"
-    note, subject = _words(text), _words(task.instruction) - _GENERIC
-    repeated = _repeated(text, said)
-    named = frozenset().union(*(each.words for each in said if each.words & subject))
-    values = [each for each in said if each.is_value]
-    values += [Statement(answer, frozenset(), True)] if answer and _names(answer) else []
-    values = [each for each in values if not (each.names or each.words) <= named]
-    numbers = frozenset(filter(_has_digit, _words(draft.content)))
-    known = subject.union(*(each.words for each in said if each in repeated or len(each.words) == 1))
-    stated = _words(answer or "").union(*(each.words for each in said))
-    if numbers & stated <= known and repeated:  # else the note says something else, too
+    note, subject = f"{draft.title} {draft.content}", _words(task.instruction) - _GENERIC
+    repeated = _repeated(note, said)
+    if repeated and not _says_more(note, repeated, said, subject):
         content = "; ".join(each.text.rstrip(".;") for each in repeated) + "."
         draft = draft.model_copy(update={"content": content})
-        nameless = not any(each.words & subject and not each.words & _POINTING for each in repeated)
+        is_nameless = not any(each.words & subject and not each.words & _POINTING for each in repeated)
     else:
-        nameless = any((each.names or each.words) <= note for each in values) and 2 * len(note & subject) < len(subject)
-    if nameless:
-        task_text = f"From the task: {' '.join(task.instruction.split())[:_TASK]}"
-        draft = draft.model_copy(update={"description": " ".join(filter(None, [draft.description, task_text]))})
+        is_nameless = 2 * len(_words(note) & subject) < len(subject) and _has_value(note, said, answer, subject)
+    if is_nameless:
+        origin = f"From the task: {' '.join(task.instruction.split())[:_TASK]}"
+        draft = draft.model_copy(update={"description": " ".join(filter(None, [draft.description, origin]))})
     return draft
-
-
-def _has_digit(word: str) -> bool:
-    return any(map(str.isdigit, word))
 
 
 def _repeated(text: str, said: Sequence[Statement]) -> list[Statement]:
@@ -124,10 +117,12 @@ def _repeated(text: str, said: Sequence[Statement]) -> list[Statement]:
     note, ordered = _words(text), _WORD.findall(text.casefold())
     near = []
     for each in said:
-        words, in_order = each.words, _WORD.findall(each.text.casefold())
-        if len(words) < _FEWEST or len(words & note) < _SHARE * len(words) or not each.names <= note:
+        in_order = _WORD.findall(each.text.casefold())
+        is_usable = len(each.words) >= _FEWEST and not _UNUSABLE.search(each.text)
+        if not is_usable or not each.words - _GENERIC <= note:
             continue
-        if each.action and each.action <= words and note & _DENIALS - words:
+        quotes = _names(each.action) & each.words or _words(each.action) <= each.words
+        if each.action and quotes and note & _DENIALS:
             continue  # the environment may quote the agent, and the note denies it
         blocks = SequenceMatcher(None, ordered, in_order, autojunk=False).get_matching_blocks()
         same = sum(block.size for block in blocks)
@@ -136,10 +131,25 @@ def _repeated(text: str, said: Sequence[Statement]) -> list[Statement]:
     kept: list[Statement] = []
     covered: frozenset[str] = frozenset()
     for _, each in sorted(near, key=lambda pair: -pair[0]):
-        if 2 * len((each.words & note) - covered) >= len(each.words & note):
+        if 2 * len(each.words - covered) >= len(each.words):
             kept.append(each)
-            covered |= each.words & note
+            covered |= each.words
     return [each for each in said if each in kept]
+
+
+def _says_more(note: str, repeated: Sequence[Statement], said: Sequence[Statement], subject: frozenset[str]) -> bool:
+    """Whether a note has a condition, or a word that was said elsewhere: another fact, which must not be lost."""
+    elsewhere = frozenset().union(*(each.words for each in said if each not in repeated and len(each.words) > 1))
+    kept = subject.union(_GENERIC, *(each.words for each in repeated))
+    return bool(_words(note) & (_QUALIFIERS | (elsewhere - kept)))
+
+
+def _has_value(note: str, said: Sequence[Statement], answer: str | None, subject: frozenset[str]) -> bool:
+    """Whether a note has the value that the task asked for, and nothing that was said connects it with the task."""
+    connected = frozenset().union(*(each.words for each in said if each.words & subject))
+    values = [each.names or each.words for each in said if each.is_value]
+    values += [_names(answer)] if answer and _names(answer) else []
+    return any(value <= _words(note) and not value <= connected for value in values)
 
 
 def _sentences(text: str) -> Iterator[tuple[str, bool]]:
@@ -148,8 +158,10 @@ def _sentences(text: str) -> Iterator[tuple[str, bool]]:
         sentence = each.strip()
         label = _LABEL.match(sentence)
         labelled = label is not None and _words(label[0]) <= _GENERIC
+        if label is not None and labelled and _words(label[0]) & {"you", "your"}:
+            continue  # the environment quotes the agent
         sentence = sentence[label.end() :] if label is not None and labelled else sentence
-        if len(sentence) <= _LONGEST and not _DATA.search(sentence) and not _words(sentence) <= _GENERIC:
+        if len(sentence) <= _LONGEST and not _words(sentence) <= _GENERIC:
             yield sentence, labelled
 
 
@@ -158,5 +170,5 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _names(text: str) -> frozenset[str]:
-    named = (each for each in _WORD.findall(text) if each != each.lower() or _has_digit(each))
+    named = (each for each in _WORD.findall(text) if each != each.lower() or any(map(str.isdigit, each)))
     return frozenset(each.casefold() for each in named) - _GENERIC

@@ -84,6 +84,66 @@ def test_other_lessons_stay_in_the_distillers_words(content: str, said: str, why
 
 
 @pytest.mark.parametrize(
+    ("content", "said", "action", "feedback"),
+    [
+        ("Refunds go to team Rome, not to team Quito.", "-", "Quito", "Refunds go to team Quito? No, to team Rome."),
+        (
+            "The owner of billing-api is not team Quito.",
+            "Your answer: The owner of billing-api is team Quito. Result: rejected.",
+            "submit(team Quito)",
+            "",
+        ),
+        (
+            "The owner of billing-api is not team Quito.",
+            "You told us that the owner of billing-api is team Quito. Rejected.",
+            "submit(team Quito)",
+            "",
+        ),
+        (
+            "Refunds over 500 EUR need approval by a manager.",
+            "Refunds over 500 EUR never need approval by a manager.",
+            "read()",
+            "",
+        ),
+        (
+            "Invoices above 500 EUR are paid by the finance team within two days.",
+            "Invoices above 500 EUR are paid by the finance team within two days without any checks.",
+            "read()",
+            "",
+        ),
+        (
+            "The owner of falcon is team lima, not quito.",
+            '{"owner": "lima"}',
+            "read()",
+            "The owner of falcon is not team quito.",
+        ),
+        (
+            "Never run the cleanup script before the backup.",
+            "Run the cleanup script before the backup? Never.",
+            "run()",
+            "",
+        ),
+        (
+            "Refunds were approved by team Rome until May, since then by Oslo.",
+            'Refunds were approved by team Rome. {"since May": "Oslo"}',
+            "read()",
+            "",
+        ),
+        (
+            "Refunds are approved by the finance team, except on Sundays.",
+            "Refunds are approved by the finance team. On Sundays: nobody.",
+            "read()",
+            "",
+        ),
+    ],
+)
+def test_no_statement_takes_the_place_of_a_lesson_that_says_more_or_something_else(
+    content: str, said: str, action: str, feedback: str
+) -> None:
+    assert reworded("A title", content, rollout(said, action=action, feedback=feedback)).content == content
+
+
+@pytest.mark.parametrize(
     ("content", "trajectory", "known"),
     [
         ("Q-REFUND", rollout("Your answer is wrong. The right answer is: Q-REFUND"), {}),
