@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import pydantic
 
+from rb_dspy.text import normalize
+
 
 def _cut_at(limit: int) -> pydantic.AfterValidator:
     """Cut a longer text instead of refusing it: one long lesson must not lose the others to a parse error."""
@@ -27,7 +29,7 @@ def _without_titles(schema: dict[str, Any]) -> None:
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return "\n".join(filter(None, map(_text, value)))
-    return value if isinstance(value, str) else str(value) if isinstance(value, int | float) else ""
+    return normalize(value) if isinstance(value, str) else str(value) if isinstance(value, int | float) else ""
 
 
 class MemoryDraft(pydantic.BaseModel):

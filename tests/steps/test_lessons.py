@@ -149,6 +149,7 @@ def test_empty_repeated_and_surplus_drafts_are_dropped_and_facts_are_not() -> No
     [
         ({"title": "A", "description": None, "content": "A fact."}, ["A fact.", "Other."]),
         ({"title": "A", "content": ["A fact.", None, "Two."]}, ["A fact.\nTwo.", "Other."]),
+        ({"title": "A", "content": "cut \ud83d"}, ["cut \ufffd", "Other."]),
         ({"title": 7, "content": 42}, ["42", "Other."]),
         ({"Title": "A", "CONTENT": "A fact.", "more": {}}, ["A fact.", "Other."]),
         ({"title": "A", "content": {"a": 1}}, ["Other."]),
