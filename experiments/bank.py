@@ -33,7 +33,7 @@ import numpy as np
 from bank_peers import BUILD, DIMENSION, PEERS, K, Lookup, Peer, item_texts, query_text, query_times, words
 
 from rb_dspy import MemoryBank
-from rb_dspy.evaluation.chart import SUFFIXES, Axis, Line, picture
+from rb_dspy.evaluation.chart import Axis, Line, picture
 from rb_dspy.schema import ExperienceDraft, MemoryDraft, Retrieved, Step, Task, Trajectory, Verdict
 
 MILLION, PEERS_UP_TO = 1_000_000, 100_000
@@ -302,7 +302,7 @@ def draw(points: Mapping[int, Mapping[str, float]], path: Path) -> None:
     ticks = [10.0**power for power in range(-3, 7) if ends[1][0] / 2 < 10.0**power < ends[1][1] * 2]
     x = Axis("lessons in the bank", *ends[0], [(size, f"{size:,}") for size in sorted(points)], log=True)
     y = Axis("CPU ms a query", ends[1][0] / 2, ends[1][1] * 2, [(tick, f"{tick:,g}") for tick in ticks], log=True)
-    for scheme, suffix in SUFFIXES.items():
+    for scheme, suffix in (("light", ""), ("dark", "-dark")):
         path.with_stem(path.stem + suffix).write_text(picture(lines, x, y, main=OURS, names=150, scheme=scheme))
 
 

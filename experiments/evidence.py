@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rb_dspy import Backbones, MaTTS, ReasoningBank, TaskStream
 from rb_dspy.evaluation import Arm, Report, evaluate, screen
-from rb_dspy.evaluation.chart import SOLVED, SUFFIXES, Axis, Line, picture
+from rb_dspy.evaluation.chart import SOLVED, Axis, Line, picture
 from rb_dspy.evaluation.intervals import mean_interval
 from rb_dspy.evaluation.records import read_records
 
@@ -95,7 +95,7 @@ def learning(_: ReasoningBank, __: Sequence[str]) -> None:
     n = WINDOW * len(orders)
     title = f"tasks done (a point: the last {WINDOW} tasks in {len(orders)} orders, n = {n}; bars: 95 % intervals)"
     x = Axis(title, WINDOW - 1, len(stream) + 1, [(end, str(end)) for end in range(WINDOW, len(stream) + 1, WINDOW)])
-    for scheme, suffix in SUFFIXES.items():
+    for scheme, suffix in (("light", ""), ("dark", "-dark")):
         text = picture(lines, x, SOLVED, main=ARMS["bank"], names=120, scheme=scheme)
         PICTURE.with_stem(PICTURE.stem + suffix).write_text(text)
 

@@ -39,11 +39,6 @@ class Models:
         self._sampling = cache(self._resampled)
 
     @property
-    def agent(self) -> Any:
-        """The agent's LM."""
-        return self.backbones.lm("agent")
-
-    @property
     def failure(self) -> BackboneError | None:
         """Why the reflection model cannot be used at all; None if it can."""
         return self._watch.failure

@@ -133,7 +133,7 @@ def _miprov2(job: Job) -> Any:
     optimizer = dspy.MIPROv2(
         metric=job.search.metric,
         prompt_model=job.search.models.reflection,
-        task_model=job.search.models.agent,
+        task_model=job.search.models.backbones.lm("agent"),
         auto=None,
         num_candidates=sets,
         max_bootstrapped_demos=MAX_DEMOS,

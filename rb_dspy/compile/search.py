@@ -191,7 +191,7 @@ class Budgeted(dspy.Module):
 
     def get_lm(self) -> Any:
         """The agent's LM, for optimizers that copy it to draw samples."""
-        return self._search.models.agent
+        return self._search.models.backbones.lm("agent")
 
     def set_lm(self, lm: Any) -> None:
         """Draw samples as ``lm`` would, each role from its own LM; no LM is pinned."""

@@ -13,9 +13,6 @@ from rb_dspy.text import printable
 
 Scheme = Literal["light", "dark", "both"]
 
-SUFFIXES: dict[Scheme, str] = {"light": "", "dark": "-dark"}
-"""Scheme -> what it adds to the name of a picture's file."""
-
 _COLORS = 8
 """Number of colors of the lines, in order, in ``light.css`` and ``dark.css``."""
 _DASHES = ("7 4", "2 3", "9 3 2 3", "4 2")

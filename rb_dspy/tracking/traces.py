@@ -37,7 +37,9 @@ def hide_ground_truth(span: Any) -> None:
     """
     try:
         inputs, outputs = _cleaned(span.inputs), _cleaned(span.outputs)
-        secrets = [name for name in span.attributes if name in _HIDDEN or _is_secret(name)]
+        # autologging records the settings of language models, which may contain API keys
+        secrets = [name for name in span.attributes if "headers" in name.lower() or SECRET_NAME.search(name)]
+        secrets += [name for name in span.attributes if name in _HIDDEN]
     except Exception:  # MLflow would store the span as it is
         inputs = outputs = {"hidden": "could not be read"}
         secrets = []
@@ -142,11 +144,6 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_cleaned(each) for each in value if not _is_object(each)]
     return value
-
-
-def _is_secret(name: str) -> bool:
-    """Whether an attribute may contain API keys: autologging records the settings of language models."""
-    return "headers" in name.lower() or SECRET_NAME.search(name) is not None
 
 
 def _is_object(value: Any) -> bool:
