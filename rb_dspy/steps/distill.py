@@ -14,7 +14,7 @@ from rb_dspy.config import DistillConfig
 from rb_dspy.errors import UnparseableOutput
 from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
 from rb_dspy.steps.ask import ask
-from rb_dspy.steps.statements import Statement, in_own_words, statements
+from rb_dspy.steps.statements import Statement, in_own_words, says_nothing, statements
 from rb_dspy.steps.transcript import escape_markers, observations, transcript
 from rb_dspy.text import cut, normalize, without_invisible
 
@@ -29,8 +29,10 @@ class Distilled:
 
     def in_own_words(self, task: Task, said: Sequence[Statement], answer: str | None = None) -> Distilled:
         """Return this with the environment's own words in the drafts (see ``statements``), equal ones once."""
-        drafts = (in_own_words(draft, task, said, answer) for draft in self.drafts)
-        return replace(self, drafts=tuple({draft.content: draft for draft in reversed([*drafts])}.values())[::-1])
+        drafts = [in_own_words(draft, task, said, answer) for draft in self.drafts if not says_nothing(draft, task)]
+        left_out = [f"{draft.title!r} only retells the task" for draft in self.drafts if says_nothing(draft, task)]
+        note = "; ".join(filter(None, [self.note, *(f"dropped: {each}" for each in left_out)]))
+        return replace(self, drafts=tuple({each.content: each for each in reversed(drafts)}.values())[::-1], note=note)
 
 
 class Distill(dspy.Module):

@@ -21,6 +21,10 @@ _FEWEST = 4
 """Words of a statement that can be understood alone; fewer are a bare value, such as ``Q-REFUND``."""
 _LONGEST = 600
 """Characters; a longer sentence is not one fact."""
+_STEM = 6
+"""Letters by which words are the same in spite of their endings."""
+_TITLE = 200
+"""Characters of a title, as in ``MemoryDraft``."""
 _TASK = 240
 """Characters of the task's instruction in a description."""
 
@@ -102,8 +106,11 @@ def in_own_words(draft: MemoryDraft, task: Task, said: Sequence[Statement], answ
     repeated = _repeated(note, said)
     if repeated and not _says_more(note, repeated, said, subject):
         content = "; ".join(each.text.rstrip(".;") for each in repeated) + "."
-        draft = draft.model_copy(update={"content": content})
-        is_nameless = not any(each.words & subject and not each.words & _POINTING for each in repeated)
+        stated = frozenset().union(*(each.words for each in repeated))
+        retells = _words(draft.title) & subject - stated  # such a title is found by tasks about another subject
+        title = repeated[0].text.rstrip(".;") if retells else draft.title
+        draft = draft.model_copy(update={"title": title[:_TITLE], "content": content})
+        is_nameless = not any(_about(each, subject) and not each.words & _POINTING for each in repeated)
     else:
         is_nameless = 2 * len(_words(note) & subject) < len(subject) and _has_value(note, said, answer, subject)
     if is_nameless:
@@ -137,6 +144,16 @@ def _repeated(text: str, said: Sequence[Statement]) -> list[Statement]:
     return [each for each in said if each in kept]
 
 
+def says_nothing(draft: MemoryDraft, task: Task) -> bool:
+    """Whether a draft only retells the task: it would be found by similar tasks, and teach them nothing."""
+    return _words(f"{draft.title} {draft.content}") <= _words(task.instruction) | _GENERIC
+
+
+def _about(statement: Statement, subject: frozenset[str]) -> bool:
+    """Whether a statement names the subject, with any ending: ``refunds`` for ``refund``."""
+    return not {word[:_STEM] for word in statement.words - _GENERIC}.isdisjoint(word[:_STEM] for word in subject)
+
+
 def _says_more(note: str, repeated: Sequence[Statement], said: Sequence[Statement], subject: frozenset[str]) -> bool:
     """Whether a note has a condition, or a word that was said elsewhere: another fact, which must not be lost."""
     elsewhere = frozenset().union(*(each.words for each in said if each not in repeated and len(each.words) > 1))
@@ -146,7 +163,7 @@ def _says_more(note: str, repeated: Sequence[Statement], said: Sequence[Statemen
 
 def _has_value(note: str, said: Sequence[Statement], answer: str | None, subject: frozenset[str]) -> bool:
     """Whether a note has the value that the task asked for, and nothing that was said connects it with the task."""
-    connected = frozenset().union(*(each.words for each in said if each.words & subject))
+    connected = frozenset().union(*(each.words for each in said if _about(each, subject)))
     values = [each.names or each.words for each in said if each.is_value]
     values += [_names(answer)] if answer and _names(answer) else []
     return any(value <= _words(note) and not value <= connected for value in values)

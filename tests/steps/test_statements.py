@@ -171,6 +171,34 @@ def test_a_lesson_that_names_the_subject_does_not_carry_the_task(content: str, s
     assert (lesson.content, lesson.description) == (content, "")
 
 
+@pytest.mark.parametrize(
+    ("title", "expected"),
+    [
+        ("Disk usage on the hosts of falcon", OWNER[:-1]),
+        ("Owner of falcon", "Owner of falcon"),
+        ("The service falcon", "The service falcon"),
+    ],
+)
+def test_a_title_that_retells_the_task_becomes_the_statement(title: str, expected: str) -> None:
+    assert reworded(title, GARBLED[1], rollout(f"Wrong. {OWNER}")).title == expected
+
+
+def test_a_lesson_that_only_retells_the_task_is_dropped() -> None:
+    lessons = [{"title": "Disk usage", "description": "", "content": "To which team does this ticket of falcon go?"}]
+    script = {"analysis": "-", "memory_items": [*lessons, {**lessons[0], "content": OWNER}]}
+    with worlds.backbones(lambda prompt: script).use():
+        wrong = rollout(f"Wrong. {OWNER}")
+        done = Distill()(Task(id="t", instruction=ALERT), wrong, Verdict(label="failure"))
+    assert [draft.content for draft in done.drafts] == [OWNER]
+    assert "retells" in done.note
+
+
+def test_endings_make_no_other_subject() -> None:
+    said = "refunds need the reason code R-12"
+    lesson = reworded("Refunds", f"Every {said}.", rollout(said), "Refund the customer of order 1801.")
+    assert lesson.description == ""
+
+
 def test_a_statement_that_points_at_the_task_carries_it() -> None:
     said = "The owner of this service is team Turin."
     lesson = reworded("Owner", "The owner of the service falcon is team Turin.", rollout(said))
