@@ -168,7 +168,8 @@ class Learner(dspy.Module):
             distiller=lessons.drafts.distiller,
             note=lessons.drafts.note,
             shown=memory.items,
-            again=False,  # a deleted lesson stays deleted
+            again=False,  # a deleted lesson stays deleted,
+            recorded=True,  # and a removed rollout stays removed
         )
         if experience.trajectories != rollouts:
             return self._prediction(lessons, rollouts, memory, ledger, **more)

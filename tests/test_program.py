@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from dspy import lm15
 
 from rb_dspy.backbones import Backbones
-from rb_dspy.bank import MemoryBank
+from rb_dspy.bank import MemoryBank, Pending
 from rb_dspy.config import ProgramConfig, RetrieveConfig
 from rb_dspy.errors import (
     BackboneError,
@@ -203,6 +204,55 @@ def test_a_correction_that_fails_waits_and_then_replaces(bank: MemoryBank) -> No
     assert bank.experiences() == [first]
     done = good.resume(*bank.pending())
     assert (bank.experiences(), bank.pending(), done.verdict.label) == ([done.experience], [], "success")
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["while learning", "held pending"])
+@pytest.mark.parametrize(
+    "remove",
+    [
+        lambda bank: bank.rollback("run:r"),
+        lambda bank: bank.delete(bank.pending()[0].id),
+        lambda bank: bank.purge(text="stays shut"),
+        lambda bank: program().learn("Open it.", STEPS, bank, run_id="r", feedback="NEW"),
+    ],
+    ids=["rollback", "delete", "purge", "correction"],
+)
+def test_what_is_removed_or_corrected_in_the_meantime_is_not_stored(
+    bank: MemoryBank, remove: Callable[[MemoryBank], object], held: bool
+) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "memory_items" in prompt.wants:
+            if held and not waiting:
+                raise lm15.ServerError("down")
+            if not held:
+                remove(bank)
+        return worlds.answers(prompt)
+
+    waiting: list[Pending] = []
+    made = program(script)
+    with pytest.raises(InfrastructureError if held else InputError, match=r"down|removed or corrected"):
+        made.learn("Open it.", STEPS, bank, run_id="r", feedback="OLD")
+    if held:
+        waiting = bank.pending()
+        remove(bank)
+        with pytest.raises(InputError, match="removed or corrected"):
+            made.resume(*waiting)
+    assert {each.trajectories[0].feedback for each in bank.experiences()} <= {"NEW"}
+    assert bank.pending() == []
+
+
+def test_feedback_that_arrives_while_learning_is_learned_from_after_it(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "memory_items" in prompt.wants:
+            with pytest.raises(InfrastructureError):
+                program(failing("memory_items", 1, lm15.ServerError("down"))).learn(
+                    "Open it.", STEPS, bank, feedback="F"
+                )
+        return worlds.answers(prompt)
+
+    program(script).learn("Open it.", STEPS, bank)
+    done = program().resume(*bank.pending())
+    assert [each.trajectories[0].feedback for each in bank.experiences()] == [done.trajectory.feedback] == ["F"]
 
 
 def test_a_verdict_on_another_rollout_of_a_run_is_refused(bank: MemoryBank) -> None:

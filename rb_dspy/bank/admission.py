@@ -44,6 +44,8 @@ class NewExperience:
     items: tuple[ItemRow, ...]
     corrects: str = ""
     """The id of the experience that it replaces."""
+    recorded: bool = False
+    """Whether its rollouts have to be pending still when it is stored."""
 
     @property
     def id(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
 
@@ -159,6 +160,7 @@ class MemoryBank:
         origin: str = "",
         shown: Sequence[MemoryItem] = (),
         again: bool = True,
+        recorded: bool = False,
     ) -> Experience:
         """Store an experience and its items in one transaction; they are on disk when this returns.
 
@@ -180,6 +182,7 @@ class MemoryBank:
             shown: Items that the agent was shown.
             again: False: skip drafts whose exact text was removed before by an edit, a delete or a rollback of that
                 item, and list their ids in the note.
+            recorded: True: the rollouts were recorded, and have to be pending still.
 
         Raises:
             InputError: The arguments do not match each other, or the attempt was removed from the bank.
@@ -204,7 +207,7 @@ class MemoryBank:
             )
         except pydantic.ValidationError as exc:
             raise admission.refused(exc) from None
-        (id,) = self.append_many([draft])
+        (id,) = writing.append(self._store, lambda: self.embedder, [replace(admission.admit(draft), recorded=recorded)])
         return self._stored(task, id)
 
     def append_many(self, drafts: Iterable[ExperienceDraft]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Literal
@@ -109,9 +109,10 @@ def _append(writer: Writer, page: Sequence[NewExperience], vectors: dict[str, li
 
     ``vectors``: by experience id, the vector of the instruction, then those of the items.
     """
-    writer.remove_pending(_covered(writer, page))
     stored = {row.id for row in writer.experiences(ids=[new.id for new in page], ended=True)}
     fresh = [new for new in page if new.id not in stored]
+    later = {key for new in fresh if new.recorded for key in _corrections(writer, new)}
+    writer.remove_pending([key for key in _covered(writer, page) if key not in later])
     if not fresh:
         return
     for new in fresh:
@@ -236,6 +237,26 @@ def removed_since(location: str, task_id: str, id: str) -> InputError:
     return InputError(
         f"{location}: this attempt at {task_id[:40]!r} was learned from as {id} and removed since; name another run_id"
     )
+
+
+def _corrections(reader: Reader, new: NewExperience) -> Iterator[PendingKey]:
+    """The pending corrections of rollouts about which nothing was stated; they stay pending.
+
+    Raises ``InputError`` if a rollout is not pending any more, or was corrected again.
+    """
+    task, run_id = new.draft.task, new.draft.run_id
+    waiting = {row.key: row for row in reader.pending(run_id=run_id, task_id=task.id)}
+    for rollout in new.draft.trajectories:
+        row = waiting.get(key_of(task, rollout, run_id=run_id))
+        held = unpack_rollouts(row.payload or b"", f"a rollout of {task.id}").trajectories if row else ()
+        newer = corrects(task, held, [rollout])
+        if row is None or (newer and (rollout.known_label or rollout.feedback)):
+            raise InputError(
+                f"task {task.id[:40]!r}: the rollout was removed or corrected while it was learned from, so nothing is"
+                " stored; learn from it again if you want it stored"
+            )
+        if newer:
+            yield row.key
 
 
 def _covered(reader: Reader, page: Sequence[NewExperience]) -> list[PendingKey]:
