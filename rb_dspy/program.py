@@ -104,7 +104,7 @@ class Learner(dspy.Module):
         """Learn from the pending rollouts of a task (``MemoryBank.pending``).
 
         If an answer of a language model cannot be parsed, the rollouts stay pending; at the third such answer they are
-        appended with the verdict ``unknown`` and without lessons.
+        appended without lessons, with the stated verdict or ``unknown``. A correction always stays pending.
         """
         task, rollouts, memory = pending.task, pending.trajectories, render(pending.shown)
         with session(self.backbones) as ledger:
@@ -148,16 +148,17 @@ class Learner(dspy.Module):
         The experience is None if the run learned from other rollouts of the task meanwhile.
 
         Raises:
-            UnparseableOutput: The bank counts the tries; at the last one the verdict is ``unknown`` instead.
+            UnparseableOutput: The bank counts the tries; at the last one, only if these rollouts are a correction.
         """
         try:
             lessons = self._lessons(task, rollouts)
         except UnparseableOutput as exc:
-            if bank.record_failure(task, str(exc), run_id=run_id, trajectories=rollouts) < MAX_TRIES:
+            tries = bank.record_failure(task, str(exc), run_id=run_id, trajectories=rollouts)
+            if tries < MAX_TRIES or bank.known(task, rollouts, run_id=run_id):  # a correction has lessons to lose
                 raise
             note = f"not distilled: {exc}"
-            unknown = Verdict(label="unknown", reasons=str(exc))
-            lessons = Lessons([unknown] * len(rollouts), Distilled(note=note), Selection(0, note=note))
+            verdicts = [Verdict(label=each.known_label or "unknown", reasons=str(exc)) for each in rollouts]
+            lessons = Lessons(verdicts, Distilled(note=note), Selection(0, note=note))
         experience = bank.append(
             task,
             rollouts,
@@ -267,7 +268,8 @@ class ReasoningBank(Learner):
             InvalidTrajectory: The rollout cannot be read.
             InputError: An argument is invalid, what was learned from this rollout was removed from the bank, or the
                 run learned from another rollout than the one that is corrected.
-            UnparseableOutput: As for a call. After ``MAX_TRIES`` of them for a rollout, it is stored without lessons.
+            UnparseableOutput: As for a call. After ``MAX_TRIES`` of them for a rollout, it is stored without lessons,
+                unless it is a correction, which stays pending until a try succeeds.
         """
         check_bank(bank)
         if not isinstance(memory, Memory | None):

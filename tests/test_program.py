@@ -206,6 +206,23 @@ def test_a_correction_that_fails_waits_and_then_replaces(bank: MemoryBank) -> No
     assert (bank.experiences(), bank.pending(), done.verdict.label) == ([done.experience], [], "success")
 
 
+@pytest.mark.parametrize("run_id", ["", "r"])
+@pytest.mark.parametrize("learned", [False, True], ids=["first", "correction"])
+def test_a_stated_verdict_and_what_was_learned_outlast_answers_that_cannot_be_parsed(
+    bank: MemoryBank, learned: bool, run_id: str
+) -> None:
+    bad = program(failing("memory_items", 99, "no answer that can be parsed"))
+    stated = {"run_id": run_id, "verdict": "failure", "feedback": "Right is Q-7."}
+    before = [program().learn("Open it.", STEPS, bank, run_id=run_id)] if learned else []
+    for _ in range(4 if learned else 2):
+        with pytest.raises(UnparseableOutput):
+            bad.learn("Open it.", STEPS, bank, **stated)
+        assert bank.experiences() == before
+    last = (program() if learned else bad).learn("Open it.", STEPS, bank, **stated)
+    assert (last.verdicts[0].label, last.trajectories[0].feedback) == ("failure", "Right is Q-7.")
+    assert (bank.experiences(), bank.pending(), bool(last.items)) == ([last], [], learned)
+
+
 @pytest.mark.parametrize("held", [False, True], ids=["while learning", "held pending"])
 @pytest.mark.parametrize(
     "remove",
