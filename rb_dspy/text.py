@@ -37,17 +37,21 @@ UNSPACED = (
 )
 """Letters of scripts whose words are not separated by spaces, or carry endings (Korean): a class of ``re`` and of
 PostgreSQL's regular expressions."""
-_THOUGHT_NAME = r"(?i:(?:[a-z]{1,20}[:_])?(?:think|thinking|thoughts?|reasoning))"
+_NAME = r"(?i:(?:[a-z]{1,20}[:_-])?(?:think(?:ing)?|thoughts?|reasoning|analysis|scratchpad|reflection)(?:_process)?)"
 _THOUGHT_MARK = re.compile(
-    r"(?P<first>^[^\S\n]*+)?(?:(?P<fence>```|~~~)"
-    rf"|(?P<start><{_THOUGHT_NAME}>|◁think▷|\[THINK\]|<\|START_THINKING\|>|<\|channel>thought\b"
-    r"|<\|open\|>think<\|sep\|>|<\|channel\|>analysis<\|message\|>|(?<!.)Here(?: is|'s) my thought process:)"
-    rf"|(?P<end></{_THOUGHT_NAME}>|◁/think▷|\[/THINK\]|<\|END_THINKING\|>|<channel\|>|<\|close\|>think<\|sep\|>"
-    r"|(?:(?:<\|end\|>)?<\|start\|>assistant)?<\|channel\|>final<\|message\|>|(?<!.)Here(?: is|'s) my response:))"
+    r"(?P<first>^[^\S\n]*+)?(?:(?(first)(?:(?P<fence>`{3,}|~{3,})(?=[^`\n]*$)|(?P<field>\[\[ ## \w+ ## \]\]))|(?!))"
+    rf"|(?P<start><{_NAME}(?:[^\S\n][^<>\n]{{0,200}})?>|◁think▷|\[THINK\]|<\|START_THINKING\|>"
+    r"|<\|channel>thought\b|<\|open\|>think<\|sep\|>|<\|channel\|>analysis<\|message\|>"
+    r"|(?<!.)Here(?: is|'s) my thought process:)"
+    rf"|(?P<end></{_NAME}[^\S\n]?>|◁/think▷|\[/THINK\]|<\|END_THINKING\|>|<channel\|>|<\|close\|>think<\|sep\|>"
+    r"|(?:(?:<\|end\|>)?<\|start\|>assistant)?<\|channel\|>final(?: ?<\|constrain\|>\w+)?<\|message\|>"
+    r"|(?<!.)Here(?: is|'s) my response:))"
     r"(?P<last>(?=[^\S\n]*+$))?",
     re.MULTILINE,
 )
-"""Starts and ends of thoughts as models write them, and code fences; ``first`` and ``last`` on their line or not."""
+"""Starts and ends of thoughts, code fences, headers of dspy's fields; ``first`` and ``last`` on their line or not."""
+_ELEMENT = re.compile(r"<(\w+)>")
+_MENTION = re.compile(r"(?:<\w+>|\[THINK\])[^\S\n]+[a-z]")  # "<think> is a tag"
 _JSON, _SPACE = json.JSONDecoder(strict=False), re.compile(r"\s*+")
 
 
@@ -127,11 +131,8 @@ def middle_cut(text: str, limit: int = 160) -> str:
 
 def _fitting(text: str, max_tokens: int) -> int:
     """How many characters at the start of ``text`` are at most ``max_tokens``."""
-    return bisect.bisect_right(
-        range(1, min(len(text), int(3.5 * max_tokens)) + 1),
-        max_tokens,
-        key=lambda length: estimate_tokens(text[:length]),
-    )
+    lengths = range(1, min(len(text), int(3.5 * max_tokens)) + 1)
+    return bisect.bisect_right(lengths, max_tokens, key=lambda length: estimate_tokens(text[:length]))
 
 
 def without_thoughts(text: str, fields: Collection[str] = ()) -> tuple[str, str]:
@@ -139,7 +140,8 @@ def without_thoughts(text: str, fields: Collection[str] = ()) -> tuple[str, str]
 
     A thought starts at the start of a line with a tag such as ``<think>`` and ends at the closing tag; without a start,
     everything before the closing tag is the thought. A thought that does not end is all the rest of the text, because
-    the model was cut off before its answer. Tags inside a sentence, a code block or a JSON value are text. A text
+    the model was cut off before its answer. Tags inside a sentence, a code block, a JSON value or an XML element are
+    text, and so are those in a field of dspy's format (``[[ ## name ## ]]``) except at its very start. A text
     without a thought is returned as it is.
 
     Args:
@@ -148,37 +150,39 @@ def without_thoughts(text: str, fields: Collection[str] = ()) -> tuple[str, str]
     """
     marks = [mark for mark in _THOUGHT_MARK.finditer(text) if _kind(mark) not in fields]
     last_end = {_kind(mark): mark.start() for mark in marks if mark["end"]}
-    rest: list[str] = []
-    thoughts: list[str] = []
+    last_fence = max((mark.start() for mark in marks if mark["fence"]), default=0)
+    rest, thoughts = list[str](), list[str]()
     start = mention = None
-    fenced, done = False, 0
+    fence, in_field, done = "", False, 0
     said, value_end = _upcoming(text, 0) if marks else (0, 0)
     for mark in marks:
+        inside = in_field or mark.start() < value_end or (fence and mark.start() < last_fence)
         if start is not None:
             if mark["end"] and (_kind(mark) == _kind(start) or last_end.get(_kind(start), -1) < mark.start()):
+                rest.append(text[done : start.start()])
                 thoughts.append(text[start.end() : mark.start()])
                 start, done = None, mark.end()
                 said, value_end = _upcoming(text, done, len(thoughts))
+        elif mark["field"]:
+            said, in_field = _upcoming(text, mark.end(), 4)[0], True
         elif mark["fence"]:
-            fenced ^= mark["first"] is not None
-        elif fenced or mark.start() < value_end:
-            continue
-        elif mark["start"] and (mark.start() <= said or mark["first"] is not None):
-            rest.append(text[done : mark.start()])
+            fence = "" if fence and mark["fence"].startswith(fence) else fence or mark["fence"]
+        elif mark["start"] and (mark.start() <= said or (mark["first"] is not None and not inside)):
             start = mark
         elif mark["start"]:
             mention = mark
+        elif not inside and not _is_text(text, mark, mention):
+            thoughts += [*rest, text[done : mark.start()]]
+            rest, done = [], mark.end()
+            said, value_end = _upcoming(text, done, len(thoughts))
         else:
-            quoted = mention is not None and text.find("\n", mention.end(), mark.start()) < 0
             mention = None
-            if not (quoted or _in_sentence(text, mark)):
-                thoughts += [*rest, text[done : mark.start()]]
-                rest, done = [], mark.end()
-                said, value_end = _upcoming(text, done, len(thoughts))
-    if start is not None and (start.start() <= said or (start["first"] is not None and start["last"] is not None)):
+    said_first = start is not None and start.start() <= said and not _MENTION.match(text, start.start("start"))
+    if start is not None and not in_field and (said_first or start["last"] is not None):
+        rest.append(text[done : start.start()])
         thoughts.append(text[start.end() :])
     else:
-        rest.append(text[done if start is None else start.start() :])
+        rest.append(text[done:])
     if not thoughts:
         return text, ""
     return "".join(rest).strip(), "\n\n".join(filter(None, (each.strip() for each in thoughts)))
@@ -187,20 +191,29 @@ def without_thoughts(text: str, fields: Collection[str] = ()) -> tuple[str, str]
 def _kind(mark: re.Match[str]) -> str:
     """The name of an XML tag; every other mark is of one kind, because no model mixes them."""
     tag = mark["start"] or mark["end"] or ""
-    return tag.strip("</>").lower() if tag.endswith(">") and "|" not in tag else ""
+    return tag.strip("</>").split()[0].lower() if tag.endswith(">") and "|" not in tag else ""
 
 
-def _in_sentence(text: str, mark: re.Match[str]) -> bool:
-    """Whether a closing tag stands inside a line, between blanks or quotation marks."""
-    if mark["first"] is not None or mark["last"] is not None:
-        return False
-    before, after = text[mark.start() - 1 : mark.start()], text[mark.end()]
-    return (before.isspace() and not after.isalnum()) or (before in "\"'`([" and after in "\"'`)]")
+def _is_text(text: str, mark: re.Match[str], mention: re.Match[str] | None) -> bool:
+    """Whether a closing tag without a start is text: it ends what a sentence mentions or quotes."""
+    before, after = text[max(0, mark.start() - 200) : mark.start()], text[mark.end() : mark.end() + 200]
+    line, more, signs = before.rpartition("\n")[2], after.partition("\n")[0], "\"'`*"
+    if mention is not None and text.find("\n", mention.end(), mark.start()) < 0:
+        return True
+    if mark["end"].startswith("Here") or any(line.count(each) % 2 and more.count(each) % 2 for each in '"`'):
+        return True
+    if mark["first"] is not None:  # as in a regular expression of several lines: '<think>.*?\n</think>'
+        return mention is not None and text[mention.start() - 1] == more[:1] in signs
+    if mark["last"] is not None:  # "because of a missing </think>"
+        return before[-1].isspace() and before[-2:-1].isalnum()
+    return (before[-1].isspace() and not more[0].isalnum()) or (before[-1] in f"{signs}([" and more[0] in f"{signs})]")
 
 
 def _upcoming(text: str, start: int, thoughts: int = 0) -> tuple[int, int]:
-    """Where the next word after ``start`` begins, and where the JSON value that it begins ends (0: it begins none)."""
+    """Where the next word after ``start`` begins, and where the JSON value or XML element that it begins ends."""
     word = _SPACE.match(text, start).end()  # type: ignore[union-attr]
+    if thoughts < 4 and (element := _ELEMENT.match(text, word)):
+        return word, text.find(f"</{element[1]}>", word)
     try:
         return word, _JSON.raw_decode(text, word)[1] if thoughts < 4 and text.startswith(("{", "["), word) else 0
     except (ValueError, RecursionError):
@@ -215,9 +228,7 @@ def counted(number: int, singular: str, plural: str = "") -> str:
 def summary_line(exc: BaseException, limit: int | None = None) -> str:
     """The message of ``exc`` in one line without keys, cut at ``limit`` characters; its type if it has no message."""
     message = redact(" ".join(str(exc).split()))
-    if limit is not None and len(message) > limit:
-        message = f"{message[:limit]}…"
-    return message or type(exc).__name__
+    return (message if limit is None or len(message) <= limit else f"{message[:limit]}…") or type(exc).__name__
 
 
 def first_error(exc: pydantic.ValidationError) -> tuple[str, str]:
