@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import re
 from typing import Any
 
 import dspy
@@ -18,6 +19,7 @@ _CHARS_PER_TOKEN = 8
 """Tokens of code can be this long. A longer answer did not end where the token limit ended it."""
 _MAX_UNCLOSED = 100
 """Brackets without a counterpart. Parsers need seconds for thousands of them, and no answer has so many."""
+_HEADER = re.compile(r"^[^\S\n]*+\[\[ ## (\w+) ## \]\]", re.MULTILINE)
 
 
 class AnswerReader:
@@ -35,6 +37,9 @@ class AnswerReader:
         # XMLAdapter writes a field as an element; in other formats an element with a field's name is a thought.
         fields = list(signature.output_fields) if isinstance(self, dspy.XMLAdapter) else []
         answer = without_thoughts(completion, fields)[0].strip()
+        # Fields that occur twice are a draft, in a thought of an unknown form, and the answer after it.
+        last = {match[1]: match.start() for match in _HEADER.finditer(answer) if match[1] in signature.output_fields}
+        answer = answer[min(last.values(), default=0) :]
         problem = _problem(answer, self.limit)
         try:
             if not problem:

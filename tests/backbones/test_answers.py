@@ -61,6 +61,30 @@ def test_a_draft_in_a_thought_is_not_the_answer(adapter: Any, answer: str, form:
     assert asked(said, adapter).label == "final"
 
 
+@pytest.mark.parametrize(
+    "form", ["{}GUESS</x>\n{}FINAL", "<think>{}GUESS</think>{}FINAL", "Try:\n```\n{}GUESS\n</think>\n{}FINAL"]
+)
+def test_the_last_of_repeated_fields_counts(form: str) -> None:
+    fields = "[[ ## thought ## ]]\nok\n[[ ## action ## ]]\n"
+    said = form.replace("{}", f"\n{fields}")
+    assert asked(said, dspy.ChatAdapter(), "task: str -> thought: str, action: str").action == "FINAL"
+
+
+@pytest.mark.parametrize("thought", ["", "<think>Hm.</think>"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "Dear Ana,\nHere is my response: yes.",
+        "Add the missing </think>\nbefore the answer.",
+        "re.sub(\n  r'<think>.*?\n</think>', '', s)",
+        "<article>\n<thoughts>\nMy essay\n</thoughts>\n</article>",
+    ],
+)
+def test_a_field_is_read_whole_but_for_a_thought_at_its_start(thought: str, value: str) -> None:
+    said = f"[[ ## thought ## ]]\nok\n[[ ## action ## ]]\n{thought}{value}"
+    assert asked(said, dspy.ChatAdapter(), "task: str -> thought: str, action: str").action == value
+
+
 def test_a_field_named_as_a_thought_is_one_in_xml_only() -> None:
     said = "<thought>Easy.</thought>\n<action>42</action>"
     assert asked(said, dspy.XMLAdapter(), "task: str -> thought: str, action: str").thought == "Easy."
