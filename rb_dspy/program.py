@@ -262,14 +262,13 @@ class ReasoningBank(Learner):
             feedback: A correction or a remark in words; the distiller's best evidence.
 
         An ``outcome``, ``verdict`` or ``feedback`` for a rollout that was learned from without it, or with another one,
-        is a correction: the rollout is learned from again, and the new experience replaces the first in the bank.
+        is a correction: the rollout is learned from again. The new experience replaces the first; edited lessons stay.
 
         Raises:
             InvalidTrajectory: The rollout cannot be read.
             InputError: An argument is invalid, what was learned from this rollout was removed from the bank, or the
                 run learned from another rollout than the one that is corrected.
-            UnparseableOutput: As for a call. After ``MAX_TRIES`` of them for a rollout, it is stored without lessons,
-                unless it is a correction, which stays pending until a try succeeds.
+            UnparseableOutput: As for a call. After ``MAX_TRIES`` it is stored without lessons, but no correction is.
         """
         check_bank(bank)
         if not isinstance(memory, Memory | None):

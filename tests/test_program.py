@@ -223,6 +223,23 @@ def test_a_stated_verdict_and_what_was_learned_outlast_answers_that_cannot_be_pa
     assert (bank.experiences(), bank.pending(), bool(last.items)) == ([last], [], learned)
 
 
+@pytest.mark.parametrize("run_id", ["", "r"])
+def test_corrections_keep_a_lesson_that_was_edited_until_it_is_deleted(bank: MemoryBank, run_id: str) -> None:
+    made = program()
+    (item,) = made.learn("Open it.", STEPS, bank, run_id=run_id).items
+    edited = bank.edit(item.id, content="The owner knows the code.")
+    for verdict in ("success", "failure", "success"):
+        corrected = made.learn("Open it.", STEPS, bank, run_id=run_id, verdict=verdict)
+        assert [each.content for each in bank.items()].count(edited.content) == 1
+        assert edited.id in {each.id for each in corrected.items}
+        assert item.id not in {each.id for each in bank.items()}
+        assert edited.id in {hit.id for found in bank.retrieve("Open it.") for hit in found.items}
+    bank.delete(edited.id)
+    made.learn("Open it.", STEPS, bank, run_id=run_id, verdict="failure")
+    assert edited.id not in {each.id for each in bank.items()}
+    assert bank.doctor() == []
+
+
 @pytest.mark.parametrize("held", [False, True], ids=["while learning", "held pending"])
 @pytest.mark.parametrize(
     "remove",

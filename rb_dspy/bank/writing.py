@@ -79,7 +79,10 @@ def _current(reader: Reader, batch: Sequence[NewExperience]) -> list[NewExperien
     for new in batch:
         row = latest(reader, new.id) if new.id in stored else None
         if row is not None and row.ended is None and _is_corrected(row, new.draft.task, new.draft.trajectories):
-            new = replace(new, row=replace(new.row, id=corrected_id(row.id)), corrects=row.id)
+            # what was edited is in the owner's words
+            edited = [item for item in reader.items(experiences={row.seq}) if reader.journal(item=item.id)]
+            items = tuple({item.id: item for item in (*edited, *new.items)}.values())
+            new = replace(new, row=replace(new.row, id=corrected_id(row.id)), items=items, corrects=row.id)
         elif row is not None:
             new = replace(new, row=replace(new.row, id=row.id))
         current.append(new)
@@ -252,8 +255,7 @@ def _corrections(reader: Reader, new: NewExperience) -> Iterator[PendingKey]:
         newer = corrects(task, held, [rollout])
         if row is None or (newer and (rollout.known_label or rollout.feedback)):
             raise InputError(
-                f"task {task.id[:40]!r}: the rollout was removed or corrected while it was learned from, so nothing is"
-                " stored; learn from it again if you want it stored"
+                f"task {task.id[:40]!r}: this rollout was removed or corrected meanwhile; to store it, call learn again"
             )
         if newer:
             yield row.key
