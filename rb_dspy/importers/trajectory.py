@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pydantic
 
-from rb_dspy.content import observed, verbatim
+from rb_dspy.content import join, observed, verbatim
 from rb_dspy.errors import InvalidTrajectory
 from rb_dspy.schema import StopReason, Trajectory
 from rb_dspy.text import first_error, without_thoughts
@@ -21,7 +21,7 @@ _SWE_AGENT = frozenset({"response", "state", "query", "messages", "execution_tim
 
 def read(fields: dict[str, Any]) -> dict[str, Any]:
     """Read the fields of a trajectory. Its answer may be any JSON."""
-    texts = {"answer": verbatim(fields["answer"])} if fields.get("answer") is not None else {}
+    texts = {"answer": without_thoughts(verbatim(fields["answer"]))[0]} if fields.get("answer") is not None else {}
     steps = fields.get("steps", ())
     if not isinstance(steps, list | tuple):
         raise InvalidTrajectory(f"'steps' is a {type(steps).__name__}; expected a list of thought, action, observation")
@@ -61,7 +61,9 @@ def _read_step(step: dict[str, Any]) -> dict[str, Any]:
     elif "response" in step and len(_SWE_AGENT.intersection(step)) > 1:
         unparsed = {} if step.get("thought") or step.get("action") else {"thought": step["response"]}
         step = {name: value for name, value in {**step, **unparsed}.items() if name not in _SWE_AGENT}
-    return {name: _TEXTS[name](value) if name in _TEXTS else value for name, value in step.items()}
+    fields = {name: _TEXTS[name](value) if name in _TEXTS else value for name, value in step.items()}
+    action, thought = without_thoughts(fields.get("action", ""))
+    return {**fields, "action": action, "thought": join([fields.get("thought", ""), thought])} if thought else fields
 
 
 def validate(fields: dict[str, Any]) -> Trajectory:

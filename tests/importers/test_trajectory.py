@@ -26,6 +26,9 @@ def test_steps_and_fields() -> None:
     assert to_trajectory(TASK, {"answer": {"city": "Paris"}}).answer == '{"city": "Paris"}'
     (step,) = to_trajectory(TASK, [{"thought": None, "action": {"go": "north"}, "observation": [1]}]).steps
     assert (step.thought, step.action, step.observation) == ("", '{"go": "north"}', "[1]")
+    said = "<think>Lyon?</think>Paris"
+    thinking = to_trajectory(TASK, {"steps": [{"thought": "hm", "action": said}], "answer": said})
+    assert (thinking.steps, thinking.answer) == ((Step(thought="hm\nLyon?", action="Paris"),), "Paris")
 
 
 def test_our_own_dump_is_read_again() -> None:
