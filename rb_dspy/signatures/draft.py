@@ -6,8 +6,6 @@ from typing import Annotated, Any
 
 import pydantic
 
-from rb_dspy.text import normalize
-
 
 def _cut_at(limit: int) -> pydantic.AfterValidator:
     """Cut a longer text instead of refusing it: one long lesson must not lose the others to a parse error."""
@@ -29,7 +27,9 @@ def _without_titles(schema: dict[str, Any]) -> None:
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return "\n".join(filter(None, map(_text, value)))
-    return normalize(value) if isinstance(value, str) else str(value) if isinstance(value, int | float) else ""
+    if isinstance(value, str):  # JSON can hold half of a surrogate pair, which pydantic refuses
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return str(value) if isinstance(value, int | float) else ""
 
 
 class MemoryDraft(pydantic.BaseModel):
