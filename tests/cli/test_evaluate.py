@@ -95,11 +95,11 @@ def test_another_environment_has_another_folder(sums: Any, monkeypatch: pytest.M
     Path("halls_of_both.py").write_text(
         "from rb_dspy.testing import Corridor\n"
         "def near(task, rollout_id):\n    return Corridor(1)\n"
-        "def far(task, rollout_id):\n    return Corridor(9)\n"
+        "def far(task, rollout_id):\n    return Corridor(2)\n"
     )
-    reports = [evaluate(sums, "--orders", "1", "--env", f"halls_of_both:{name}") for name in ("near", "far")]
+    reports = [evaluate(sums, "--orders", "1", "-n", "2", "--env", f"halls_of_both:{name}") for name in ("near", "far")]
     assert reports[0]["folder"] != reports[1]["folder"]
-    assert all(report["arms"]["bank"]["runs"] == 6 for report in reports)
+    assert all(report["arms"]["bank"]["runs"] == 2 for report in reports)
 
 
 def test_screening_asks_whether_perfect_lessons_help(sums: Any, served: Served) -> None:
