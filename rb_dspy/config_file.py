@@ -86,10 +86,10 @@ def load_settings(
     except pydantic.ValidationError as exc:
         raise config_error(Settings, exc, sources, "settings" if path is None else str(path)) from None
     if own is not None:
-        confirmed = [(keys[-1], value) for _, leaf in (*before, *after) for keys, value in [_full(leaf)]]
+        confirmed = [_full(leaf) for _, leaf in (*before, *after)]
         for keys, value in map(_full, theirs):
             key = ".".join(keys)
-            unset = sources[key] != str(path) or (keys[-1], value) in confirmed
+            unset = sources[key] != str(path) or (keys, value) in confirmed
             if not (unset or _is_harmless(keys, value, settings)):
                 raise ConfigError(
                     f"{path}: {key} needs your confirmation, because this file may be another person's and could send"
@@ -164,6 +164,8 @@ def own_file() -> Path:
 def _is_harmless(keys: tuple[str, ...], value: Any, settings: Settings) -> bool:
     """Whether any file may set this: steps, streams and sampling, and places on this machine."""
     match keys:
+        case ("run", "stream"):
+            return _in_folder(value)
         case ("run" | "program" | "matts", *_) | ("bank", "scope") | ("tracking", "enabled" | "experiment" | "traces"):
             return True
         case ("bank", "embedder"):
@@ -177,8 +179,10 @@ def _is_harmless(keys: tuple[str, ...], value: Any, settings: Settings) -> bool:
             return _is_safe(value, settings.backbones[role].model)  # type: ignore[index]
         case ("backbones", _, "model"):
             return "://" not in value
+        case ("backbones", _, "options", "extra_body", *names):
+            return names == ["chat_template_kwargs", "enable_thinking"] or (len(names) == 1 and names[0] in SAMPLING)
         case ("backbones", _, "options", name, *_):
-            return name in SAMPLING or (name == "extra_body" and keys[-1] in SAMPLING | {"enable_thinking"})
+            return name in SAMPLING
         case ("backbones", _, name):
             return name in _SIZES or (name == "options" and not value)
     return not value  # an empty table

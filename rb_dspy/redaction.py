@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from urllib.parse import quote
 
 SECRET_NAME = re.compile(r"(?i)secret|credential|password|authorization|token$|api[_-]?key|access[_-]key")
 """Names of settings and headers whose values are secrets; ``max_tokens`` is none."""
@@ -12,13 +14,17 @@ _VARIABLE = re.compile(
     r"(?i)(?:(?:^|_|api)key|token|secret|passw(?:or)?d|_pass|_pwd|(?:^|_)creds?|credentials?)(?:_\d)?$"
 )
 """Names of environment variables that hold a secret; not KEYBOARD_LAYOUT, not PWD."""
+_NO_SECRET = re.compile(r"(?i)sort|public|primary|foreign|partition|cache|next")
+"""What such names say about keys that are none: SORT_KEY, CACHE_KEY."""
 _SHORTEST = 6
 """Values of fewer characters are ordinary words: replacing them would spoil the text and hide nothing."""
 
 # Every repetition begins where a run of its characters begins, or is bounded: the time is linear in the text.
 _SHAPES = {
-    "OpenAI, Anthropic and others": r"(?<![\w-])sk-(?=[a-z_-]{0,200}[A-Z\d])[\w-]{8,}",
-    "other providers": r"(?<![\w-])(?:gsk_|xai-|pplx-|nvapi-|r8_|tvly-|csk-|lsv2_)(?=[a-z_-]{0,99}[A-Z\d])[\w-]{16,}",
+    "OpenAI, Anthropic and others": r"(?<![\w-])sk-(?=[A-Za-z_-]{0,200}\d|(?:proj|ant|or)-)[\w-]{8,}",
+    "other providers": r"(?<![\w-])(?:gsk_|xai-|pplx-|nvapi-|r8_|tvly-|csk-|lsv2_|shp(?:at|ss|ca)_|hv[sb]\.|dckr_pat_"
+    r"|whsec_|dop_v1_|lin_api_|ntn_|sntrys_|glsa_|figd_|fal-|e2b_|jina_|vcp_)(?=[a-z_-]{0,99}[A-Z\d])[\w-]{16,}",
+    "Telegram": r"(?<![\w-])(?:bot)?\d{8,10}:AA[\w-]{33}",
     "Hugging Face": r"(?<![\w-])hf_[A-Za-z\d]{30,}",
     "Google": r"(?<![\w-])(?:AIza[\w-]{35}|ya29\.[\w-]{20,}|GOCSPX-[\w-]{20,})",
     "AWS": r"(?<![\w-])(?:AKIA|ASIA|ABIA|ACCA)[A-Z\d]{16}(?!\w)",
@@ -30,17 +36,21 @@ _SHAPES = {
     "npm and PyPI": r"(?<![\w-])(?:npm_[A-Za-z\d]{36}|pypi-[\w-]{50,})",
     "Databricks": r"(?<![\w-])dapi[a-f\d]{32}",
     "JSON Web Token": r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?",
-    "private key": r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
+    "private key": r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+    r"[\s\S]*?(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)",
     "bearer": r"(?i:\bbearer\s{1,9})(?=[A-Za-z]*[\d._~+/=-]\w)[\w.~+/=-]{6,}",
     "basic": r"(?i:\bbasic\s{1,9})(?=[A-Za-z+/]*[\d=])[\w+/=-]{8,}",
 }
 """Whose keys -> what they look like."""
 _KEYS = re.compile("|".join(_SHAPES.values()))
-_LOGIN = re.compile(r"(?<=://)[^\s/:@]*:[^\s/@]+(?=@)")
+_LOGIN = re.compile(r"(?<=://)[^\s/:@\[]*:(?!\d{1,5}[/?#])[^\s@]{1,200}(?=@)")
 _NAMED = re.compile(
-    r"(?i)(?<![\w-])([\w-]{0,60}?(?:passw(?:or)?d|passphrase|secret|credentials?|token"
-    r"|(?:api|access|secret|private)[ _-]?key(?:[ _-]id)?(?: provided)?)"
-    r"(?:[\"']?=[\"']?|[\"']?\s{0,3}[:=]\s{0,3}[\"']?(?=[a-z-]{0,99}[\d+=$!@#%^*~])))[^\s\"'&,;)\]}]{6,}"
+    r"(?i)((?<![\w-])(?!(?:next|page|next_page|start|continuation)_?token)[\w-]{0,60}?"
+    r"(?:passw(?:or)?d|passphrase|secret|credentials?|token(?![\"']?\s{0,3}[:=]\s{0,3}[\"']?\d{1,12}(?!\w))"
+    r"|(?:api|access|secret|private|account)[ _-]?key(?:[ _-]id)?(?: provided)?)"
+    r"(?:[\"']?=[\"']?|[\"']?\s{0,3}[:=]\s{0,3}[\"']?(?=[a-z-]{0,99}[\d+=$!@#%^*~]|[a-z]{20}))"
+    r"|[?&](?:key|sig|auth|code)=|(?<!\w)(?:proxy-)?authorization[\"']?\s{0,3}[:=]\s{0,3}[\"']?(?:[a-z]{1,20}\s{1,3})?(?=\S*\d)"
+    r"|(?<!\w)(?:set-)?cookie[\"']?\s{0,3}:\s{0,3}[\"']?[^\s=;]{1,60}=)[^\s\"'&,;)\]}]{6,}"
 )
 """``api_key=...`` and ``"password": "..."``; after a colon or a blank only what is no plain word."""
 _ADDRESS = re.compile(r"(?<=://)(?!/)\S++")
@@ -53,11 +63,13 @@ def redact(text: str) -> str:
     ``API_KEY``, text that looks like a key, a token or a login in an address, and values with names such as
     ``password``.
     """
-    values = {value for name, value in os.environ.items() if len(value) >= _SHORTEST and _VARIABLE.search(name)}
+    names = (name for name in os.environ if _VARIABLE.search(name) and not _NO_SECRET.match(name))
+    values = {value for name in names if len(value := os.environ[name]) >= _SHORTEST}
     for value in sorted(values, key=len, reverse=True):
-        if value in text and not os.path.exists(value):  # GOOGLE_APPLICATION_CREDENTIALS names a file
-            word = rf"\b{value}\b" if value.isalpha() else re.escape(value)  # "postgres", not in "postgresql"
-            text = re.sub(word, "[redacted]", text)
+        for written in {value, quote(value, safe=""), json.dumps(value)[1:-1]}:
+            if written in text and not os.path.exists(value):  # GOOGLE_APPLICATION_CREDENTIALS names a file
+                word = rf"\b{value}\b" if value.isalpha() else re.escape(written)  # "postgres", not in "postgresql"
+                text = re.sub(word, "[redacted]", text)
     return _NAMED.sub(r"\1[redacted]", _LOGIN.sub("[redacted]", _KEYS.sub("[redacted]", text)))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
+from urllib.parse import quote
 
 import pytest
 
@@ -35,6 +37,12 @@ KEYS = {
     "private key": "-----BEGIN RSA " + "PRIVATE KEY-----\nMIIEow\nabc\n-----END RSA " + "PRIVATE KEY-----",
     "bearer": "Bearer " + "abcdef.ghijkl",
     "basic": "Basic " + "dXNlcjpwYXNz1234",
+    "telegram": "123456789:" + "AA" + A36[:33],
+    "shopify": "shpat_" + D40[:32],
+    "vault": "hvs." + A36,
+    "docker": "dckr_" + "pat_" + A36[:27],
+    "webhook": "whsec_" + A36,
+    "pgp": "-----BEGIN PGP " + "PRIVATE KEY BLOCK-----\nlQOYB\n-----END PGP " + "PRIVATE KEY BLOCK-----",
 }
 """Whole texts that must not stay."""
 NAMED = {
@@ -48,6 +56,16 @@ NAMED = {
     "Incorrect API key provided: plain4711value.": "plain4711value",
     "postgresql://me:hunter2@host/bank": "hunter2",
     "x-api-key: 0123abcd": "0123abcd",
+    "GET /v1?key=plainletters&a=1": "plainletters",
+    "https://blob/x?sv=1&sig=aB%2Fcdefg": "aB%2Fcdefg",
+    "https://host/x?auth=abcdefgh": "abcdefgh",
+    "Authorization: Token 0123abcd": "0123abcd",
+    "{'authorization': 'Bot x1y2z3a4'}": "x1y2z3a4",
+    "Authorization: 4711abcd": "4711abcd",
+    "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=abcdefgh==": "abcdefgh",
+    "client_secret: correcthorsebatterystaple": "correcthorse",
+    "Set-Cookie: session=abcdef0123; Path=/": "abcdef0123",
+    "postgres://u:p/word@host": "p/word",
     "key: -----BEGIN " + "PRIVATE KEY-----\nMIIEow\nabc": "MIIEow",
 }
 """A text -> the part of it that must not stay."""
@@ -55,7 +73,11 @@ BENIGN = [
     "Missing bearer or basic authentication in header",
     "Bearer authentication is required; basic understanding helps",
     "the bearer of the letter",
-    "sk-learn-contrib and sk-estimator",
+    "sk-learn-contrib and sk-Learn-Model",
+    "unexpected token: 1234567",
+    "next_token=page-2 and page_token: a-17",
+    "authorization: required, a cookie: sweet",
+    "http://[::1]:8080/v1/me@example.com",
     "max_tokens=1024, prompt_tokens: 3000, token_count=123456",
     "unexpected token: identifier in JSON at position 17",
     "password: required, secret: never, credentials: read-only",
@@ -104,11 +126,20 @@ def test_other_text_stays(text: str) -> None:
         ("PWD", "/home/somebody", False),
         ("GOOGLE_APPLICATION_CREDENTIALS", __file__, False),
         ("SHORT_KEY", "short", False),
+        ("SORT_KEY", "created", False),
     ],
 )
 def test_values_of_the_environment(name: str, value: str, hidden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
     assert redact(f"got <{value}>.") == ("got <[redacted]>." if hidden else f"got <{value}>.")
+
+
+@pytest.mark.parametrize("write", [quote, json.dumps])
+def test_a_value_of_the_environment_is_found_as_others_write_it(
+    write: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", 'a+b "c" d')
+    assert "b" not in redact(write('a+b "c" d')).replace("[redacted]", "")
 
 
 def test_a_password_that_is_a_word_is_not_taken_out_of_other_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,12 +68,15 @@ def purge_text(writer: SqlWriter, text: str) -> Purged:
     if len(text.strip()) < _SHORTEST:
         raise InputError(f"the text to purge has {len(text.strip())} characters; expected at least {_SHORTEST}")
 
+    # As it is, and as JSON or Python writes it: an observation may be JSON.
+    forms = {text, *(json.dumps(text, ensure_ascii=each)[1:-1] for each in (True, False)), repr(text)[1:-1]}
+
     def contains(value: object) -> bool:
         if isinstance(value, Mapping):
             return any(contains(each) for pair in value.items() for each in pair)
         if isinstance(value, list | tuple):
             return any(map(contains, value))
-        return isinstance(value, str | int | float) and text in str(value)
+        return isinstance(value, str | int | float) and any(form in str(value) for form in forms)
 
     def has(payload: bytes | None, id: str) -> bool:
         return contains(unpack_rollouts(payload or b"", f"the rollout of {id}").model_dump())

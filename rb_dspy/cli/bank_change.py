@@ -109,7 +109,7 @@ def purge(
     text: Annotated[
         str,
         typer.Option(
-            "--text", help="Instead of a source: delete what contains this; - reads a line from standard input."
+            "--text", help="Instead of a source: delete what contains this; - reads a line from standard input (--yes)."
         ),
     ] = "",
     yes: options.Yes = False,
@@ -124,7 +124,8 @@ def purge(
             )
         removal = opened.purge(source, text=text)
     emit(removal)
-    say(("permanently deleted: ", "bold"), _counts(removal) or "nothing more")
+    nothing = f"no experience, lesson or pending rollout {'contains the text' if text else 'is left'}"
+    say(("permanently deleted: ", "bold"), _counts(removal) or nothing)
 
 
 @app.command("export")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -141,6 +142,16 @@ def test_a_note_that_quotes_what_is_purged_is_emptied(url: str | Path, on_disk: 
         notes = {each.id: each.note for each in bank.experiences()}
         assert notes == {other.id: "", plain.id: "no more"} | ({} if by == "experience" else {leak.id: ""})
         assert SECRET.encode() not in on_disk()
+
+
+@pytest.mark.parametrize("secret", ['pass"word', "back\\slash1", "two\nlines", "Schlüssel9"])
+@pytest.mark.parametrize("write", [json.dumps, repr], ids=["json", "python"])
+def test_a_purged_text_is_found_as_others_write_it(
+    url: str | Path, secret: str, write: Callable[[list[str]], str]
+) -> None:
+    with open_bank(url) as bank:
+        bank.record(a_task("t1"), a_rollout("t1", observation=write([secret])), run_id="r")
+        assert len(bank.purge(text=secret).pending) == 1
 
 
 def test_a_purged_text_is_nowhere_and_what_does_not_contain_it_stays(

@@ -149,7 +149,9 @@ def test_a_text_can_be_purged_without_standing_in_a_command(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("put it in.\n"))
     assert len(as_json(cli, "purge", "--text", "-", "--yes")[0]["items"]) == 2
-    assert "nothing more" in ok(cli, "purge", "--text", "put it in.", "--yes")
+    assert "no experience, lesson or pending rollout contains the text" in ok(
+        cli, "purge", "--text", "put it in.", "--yes"
+    )
     assert b"put it in." not in Path("rb-bank.sqlite").read_bytes()
     assert cli("bank", "purge", "--yes")[0] == cli("bank", "purge", "--text", "x", "--yes")[0] == 2
 

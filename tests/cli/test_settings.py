@@ -94,6 +94,9 @@ def test_an_address_that_only_the_folder_names_is_refused(own: Path, folder: Pat
         ("bank.url", "/etc/private.sqlite"),
         ("bank.url", "../private.sqlite"),
         ("bank.embedder", "evil/model"),
+        ("run.stream", "/home/me/private.jsonl"),
+        ("run.stream", "../private.jsonl"),
+        ("backbones.agent.options.extra_body.proxy.stop", "x"),
         *(
             (f"backbones.agent.options.{name}", value)
             for name, value in {
@@ -153,12 +156,24 @@ def test_a_confirmed_address_is_fine(own: Path, folder: Path, monkeypatch: pytes
     folder.write_text(f'[backbones.agent]\nmodel = "openai/x"\napi_base = "{AWAY}"')
     confirm = [f"backbones.agent.api_base={AWAY}"]
     assert load_settings(folder, confirm, own=own).backbones["agent"].api_base == AWAY
-    for role in ("judge", "agent"):
-        own.write_text(f'[backbones.{role}]\nmodel = "openai/y"\napi_base = "{AWAY}"')
-        assert load_settings(folder, own=own).backbones["agent"].api_base == AWAY
+    own.write_text(f'[backbones.agent]\nmodel = "openai/y"\napi_base = "{AWAY}"')
+    assert load_settings(folder, own=own).backbones["agent"].api_base == AWAY
     own.unlink()
     monkeypatch.setenv("RB_DSPY_BACKBONES__AGENT__API_BASE", AWAY)
     assert load_settings(folder, own=own).backbones["agent"].api_base == AWAY
+
+
+def test_the_key_of_one_server_is_not_confirmed_for_another(own: Path, folder: Path) -> None:
+    servers = {"agent": ("https://a.example/v1", "A_KEY"), "judge": ("https://b.example/v1", "B_KEY")}
+    own.write_text(
+        "\n".join(
+            f'[backbones.{role}]\nmodel = "openai/y"\napi_base = "{address}"\napi_key_env = "{key}"'
+            for role, (address, key) in servers.items()
+        )
+    )
+    folder.write_text('[backbones.agent]\napi_key_env = "B_KEY"')
+    with pytest.raises(ConfigError, match=r"backbones\.agent\.api_key_env needs your confirmation"):
+        load_settings(folder, own=own)
 
 
 def test_another_address_than_the_confirmed_one_is_refused(own: Path, folder: Path) -> None:
