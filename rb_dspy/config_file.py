@@ -7,11 +7,9 @@ a file is rejected.
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,6 @@ from rb_dspy.config_errors import config_error
 from rb_dspy.errors import ConfigError
 
 _LOOPBACK = re.compile(r"(?i)https?://(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?(/[\w./-]*)?")
-_HOSTS: dict[str, str] = json.loads(resources.files("rb_dspy").joinpath("hosts.json").read_bytes())
-"""Provider (the first part of a model's name) -> its own server."""
 SAMPLING = {
     "top_p", "top_k", "min_p", "seed", "stop", "n", "presence_penalty", "frequency_penalty", "repetition_penalty",
     "logit_bias", "reasoning", "reasoning_effort", "thinking", "verbosity", "response_format", "parallel_tool_calls",
@@ -90,7 +86,7 @@ def load_settings(
         for keys, value in map(_full, theirs):
             key = ".".join(keys)
             unset = sources[key] != str(path) or (keys, value) in confirmed
-            if not (unset or _is_harmless(keys, value, settings)):
+            if not (unset or _is_harmless(keys, value)):
                 raise ConfigError(
                     f"{path}: {key} needs your confirmation, because this file may be another person's and could send"
                     f" your keys or data elsewhere; repeat it as --set {key}=VALUE, or in your own file, {own}"
@@ -161,7 +157,7 @@ def own_file() -> Path:
     return platformdirs.user_config_path("rb-dspy") / "rb.toml"
 
 
-def _is_harmless(keys: tuple[str, ...], value: Any, settings: Settings) -> bool:
+def _is_harmless(keys: tuple[str, ...], value: Any) -> bool:
     """Whether any file may set this: steps, streams and sampling, and places on this machine."""
     match keys:
         case ("run", "stream"):
@@ -175,8 +171,8 @@ def _is_harmless(keys: tuple[str, ...], value: Any, settings: Settings) -> bool:
         case ("tracking", "uri"):
             file = value.removeprefix("sqlite:///")
             return _LOOPBACK.fullmatch(value) is not None if file == value else _in_folder(file)
-        case ("backbones", role, "api_base"):
-            return _is_safe(value, settings.backbones[role].model)  # type: ignore[index]
+        case ("backbones", _, "api_base"):
+            return _LOOPBACK.fullmatch(value) is not None
         case ("backbones", _, "model"):
             return "://" not in value
         case ("backbones", _, "options", "extra_body", *names):
@@ -191,11 +187,3 @@ def _is_harmless(keys: tuple[str, ...], value: Any, settings: Settings) -> bool:
 def _in_folder(path: str) -> bool:
     """Whether ``path`` is below the working directory, links followed; SQLite's ``file:`` and ``?`` are not read."""
     return re.fullmatch(r"[^\0?:~]*", path) is not None and Path(path).resolve().is_relative_to(Path.cwd())
-
-
-def _is_safe(address: str, model: str) -> bool:
-    """Whether the address is on this machine, or is the server of the model's provider."""
-    if _LOOPBACK.fullmatch(address):
-        return True
-    host = _HOSTS.get(model.partition("/")[0])
-    return host is not None and re.fullmatch(rf"https://{re.escape(host)}(/[\w./-]*)?", address) is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import dspy
 
@@ -39,7 +39,12 @@ class StreamProgram(dspy.Module):
             program = program.deepcopy()
             program._compiled = False
         self.program = program
-        self._start = _Start(bank if bank is None else check_bank(bank), embedder)
+        start = bank if bank is None else check_bank(bank)
+
+        def fork() -> MemoryBank:  # copies of this program share a function, and what it holds: files and locks
+            return MemoryBank.open(None, scope=RUN_ID, embedder=embedder) if start is None else start.fork()
+
+        self._fork = fork
 
     def forward(self, stream: TaskStream) -> dspy.Prediction:
         """Run ``stream`` from a fork of the bank.
@@ -55,7 +60,7 @@ class StreamProgram(dspy.Module):
         """
         if not isinstance(stream, TaskStream) or not len(stream):
             raise InputError(f"got {stream!r:.80} for stream; expected a TaskStream with at least one task")
-        with self._start.fork() as fork:
+        with self._fork() as fork:
             report = run_stream(self.program, stream, fork, run_id=RUN_ID, stop_after=None)
         if len(report.results) != len(stream):
             raise InputError(f"the bank has a run called {RUN_ID!r} with tasks of this stream; pass a bank without it")
@@ -65,23 +70,3 @@ class StreamProgram(dspy.Module):
 def stream_example(stream: TaskStream) -> Any:
     """Return the ``dspy.Example`` for ``StreamProgram``."""
     return dspy.Example(stream=stream).with_inputs("stream")
-
-
-class _Start:
-    """The start of every call; copies of a program share it, because banks and embedders may hold files and locks."""
-
-    def __init__(self, bank: MemoryBank | None, embedder: Embedder | str | None) -> None:
-        self._bank = bank
-        self._embedder = embedder
-
-    def fork(self) -> MemoryBank:
-        """Return a bank to write to, which the caller closes."""
-        if self._bank is None:
-            return MemoryBank.open(None, scope=RUN_ID, embedder=self._embedder)
-        return self._bank.fork()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
-
-    def __reduce__(self) -> Any:
-        raise TypeError("a StreamProgram cannot be pickled, because banks cannot; save the state of its program")

@@ -139,7 +139,6 @@ def test_what_a_file_may_not_set_needs_confirmation(own: Path, folder: Path, key
         '[backbones.agent]\nmodel = "openai/x"\napi_base = "http://127.0.0.1:8000/v1"\ntimeout = 9\nthreads = 2',
         '[backbones.agent]\nmodel = "openai/x"\napi_base = "http://localhost:8000/v1"',
         '[backbones.agent]\nmodel = "openai/x"\napi_base = "http://[::1]:8000/v1"',
-        '[backbones.agent]\nmodel = "openai/x"\napi_base = "https://api.openai.com/v1"',
         '[backbones.agent]\nmodel = "openai/x"\n[backbones.agent.options]\nreasoning_effort = "low"\nstop = ["a://"]',
         '[backbones.agent]\nmodel = "openai/x"\noptions.extra_body.chat_template_kwargs.enable_thinking = false',
         'agent = "openai/x"\n[bank]\nurl = "banks/mine.sqlite"\nscope = "a"\nembedder = "minilm"',

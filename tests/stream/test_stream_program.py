@@ -136,7 +136,7 @@ def test_predictors_have_their_names_and_the_state_holds_prompts_only(bank: Memo
     named = [name for name, _ in program.named_predictors()]
     assert named == [f"program.{name}" for name, _ in scaled().named_predictors()]
     assert set(program.dump_state()) == set(named)
-    with pytest.raises(TypeError):
+    with pytest.raises(AttributeError, match="StreamProgram"):
         pickle.dumps(StreamProgram(ReasoningBank(), bank))
 
 
