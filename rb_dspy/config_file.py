@@ -47,6 +47,7 @@ def load_settings(
     options: Mapping[str, tuple[str, Any]] | None = None,
     *,
     own: Path | None = None,
+    part: str = "",
 ) -> Settings:
     """Read ``own``, then ``path``, environment variables, ``key=value`` overrides and ``options``; the last one wins.
 
@@ -58,6 +59,7 @@ def load_settings(
         options: Key -> (name of the command's option, value).
         own: The user's own TOML file, if it exists. If it is given, ``path`` is not trusted: unless another source
             repeats the value, it may set steps, streams and sampling, but no address, header, or variable with a key.
+        part: The only table that the caller uses, so that the others need no confirmation; empty: all.
 
     Raises:
         ConfigError: The file is missing or not TOML, a key is unknown or has a bad value, or a value of ``path`` needs
@@ -86,7 +88,7 @@ def load_settings(
         for keys, value in map(_full, theirs):
             key = ".".join(keys)
             unset = sources[key] != str(path) or (keys, value) in confirmed
-            if not (unset or _is_harmless(keys, value)):
+            if not (unset or part not in ("", keys[0]) or _is_harmless(keys, value)):
                 raise ConfigError(
                     f"{path}: {key} needs your confirmation, because this file may be another person's and could send"
                     f" your keys or data elsewhere; repeat it as --set {key}=VALUE, or in your own file, {own}"

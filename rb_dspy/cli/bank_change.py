@@ -190,7 +190,7 @@ def backup(
     """Copy the bank's file with all scopes; other processes may write to it meanwhile."""
     from rb_dspy.bank import MemoryBank
 
-    url = options.settings(config, None, bank__url=bank).bank.url
+    url = options.settings(config, None, part="bank", bank__url=bank).bank.url
     MemoryBank.backup(url, to=file)
     emit({"path": url, "copy": file})
     say(f"{file} is a copy of {url}")
@@ -206,7 +206,7 @@ def restore(
     """Check a copy and replace the bank's file with it; the old file is moved aside."""
     from rb_dspy.bank import MemoryBank
 
-    url = options.settings(config, None, bank__url=bank).bank.url
+    url = options.settings(config, None, part="bank", bank__url=bank).bank.url
     with err.status("checking the copy …"):
         aside = MemoryBank.restore(url, copy=copy)
     emit({"path": url, "copy": copy, "moved_aside": aside})

@@ -127,7 +127,7 @@ class OnBank:
     @property
     def settings(self) -> Settings:
         """The settings of the command."""
-        return settings(self.config, None, bank__url=self.bank, bank__scope=self.scope)
+        return settings(self.config, None, part="bank", bank__url=self.bank, bank__scope=self.scope)
 
     def open(self, *, embeds: bool = False, create: bool = False, any_scope: bool = False) -> MemoryBank:
         """Open the bank.
@@ -214,8 +214,11 @@ def shared(command: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-def settings(config: Path | None, overrides: list[str] | None, **options: Any) -> Settings:
-    """Settings of all sources. ``options``: the command's own as ``section__key=value``; None: not set."""
+def settings(config: Path | None, overrides: list[str] | None, *, part: str = "", **options: Any) -> Settings:
+    """Settings of all sources, of which the command uses ``part``; empty: all.
+
+    ``options``: the command's own as ``section__key=value``; None: not set.
+    """
     from rb_dspy.config_file import load_settings, own_file
 
     path = config if config is not None else (CONFIG_FILE if CONFIG_FILE.exists() else None)
@@ -225,7 +228,7 @@ def settings(config: Path | None, overrides: list[str] | None, **options: Any) -
         for name, value in options.items()
         if value is not None
     }
-    return load_settings(path, overrides or (), chosen, own=own_file())
+    return load_settings(path, overrides or (), chosen, own=own_file(), part=part)
 
 
 def program_settings(
