@@ -155,7 +155,7 @@ def part_text(part: dict[str, Any]) -> str | None:
         return join(words) if words or all(map(_is_known, part)) else None
     if not is_medium:
         return None
-    if inner.get("type") == "text":  # a document of Anthropic
+    if inner.get("type") == "text" or isinstance(inner.get("data"), dict):  # a document of Anthropic, of Cohere
         words.append(as_text(inner.get("data")))
     label = f"[{_label(kind(part), fields)}]"
     titles = [fields.get(key) for key in _TITLES] + [part.get(key) for key in ("source", "url", "file")]

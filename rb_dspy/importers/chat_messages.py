@@ -105,8 +105,10 @@ def _read_part(part: Any, conversation: Conversation, is_said: bool = False) -> 
         part = {"type": "text", "text": part}
     elif not isinstance(part, dict):
         raise InvalidTrajectory(f"content holds a {type(part).__name__}; expected text, or a dict with 'type'")
-    part = typed(part)
+    said, part = part.get("text"), typed(part)
     name, text = kind(part), part_text(part)
+    if said and name.endswith((*CALLS, *_RESULTS)):  # one part of Gemini or Bedrock with both
+        _read_part({"type": "text", "text": said}, conversation, is_said)
     if name.endswith(CALLS):
         read_call(part, conversation, _known_result(part))
     elif name.endswith(_RESULTS):

@@ -262,6 +262,24 @@ def test_other_parts_of_the_assistant(parts: list[Any], found: list[tuple[str, s
         assert steps([message]) == found
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"text": "I look.", "functionCall": {"name": "f", "args": {}}},
+        {"text": "I look.", "toolUse": {"name": "f", "input": {}}},
+    ],
+    ids=["gemini", "bedrock"],
+)
+def test_a_part_with_a_text_and_a_call_gives_both(part: dict[str, Any]) -> None:
+    assert steps([{"role": "assistant", "content": [part]}]) == [("I look.", "f({})", "")]
+
+
+def test_documents_of_cohere_are_read() -> None:
+    document = {"type": "document", "document": {"id": "1", "data": {"snippet": "open until 6"}}}
+    said = {"role": "assistant", "content": "", "tool_calls": [call("f", "a")]}
+    assert "open until 6" in observations(said, {"role": "tool", "tool_call_id": "a", "content": [document]})[0][1]
+
+
 def test_entries_of_claude_code() -> None:
     def entry(role: str, content: Any, **fields: Any) -> dict[str, Any]:
         return {"type": role, "message": {"role": role, "content": content}, **fields}
