@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
+from rb_dspy.bank.admission import corrected_id
 from rb_dspy.bank.reading import grouped, history_of, versions_of
 from rb_dspy.bank.store.base import ExperienceRow, ItemRow, PendingKey
 from rb_dspy.bank.store.overlay import Reader
@@ -68,6 +69,10 @@ def source_of(reader: Reader, name: str, *, ended: bool, edits: bool) -> Source:
         rows = reader.experiences(run_id=run_id, origin=origin, ended=ended)
         return Source(name, experiences=frozenset(row.seq for row in rows))
     if rows := reader.experiences(ids=[name], ended=ended):
+        if ended:  # what the versions before a corrected verdict taught
+            every = {corrected_id(row.id): row for row in reader.experiences(ended=True)}
+            while earlier := every.get(rows[-1].id):
+                rows = [*rows, earlier]
         return Source(name, experiences=frozenset(row.seq for row in rows))
     return Source(name, items=frozenset(versions_of(reader, name, earlier=False) if edits else {name}))
 

@@ -170,6 +170,17 @@ def test_whom_a_deleted_lesson_misled_is_found_later(bank: MemoryBank) -> None:
     assert bank.doctor() == []
 
 
+def test_a_rollback_of_a_corrected_experience_takes_what_its_first_version_taught(bank: MemoryBank) -> None:
+    rollout, task = a_rollout("t1"), a_task("t1")
+    first = bank.append(task, rollout, Verdict(label="failure"), [a_draft("Guess", "Guess it.")], run_id="r")
+    learn(bank, "t2", "Guess twice", shown=first.items)
+    told = rollout.model_copy(update={"known_label": "success"})
+    second = bank.append(task, told, Verdict(label="success"), [a_draft("Ask", "Ask first.")], run_id="r")
+    assert found(bank) == {"Ask", "Guess twice"}
+    bank.rollback(second.id)
+    assert found(bank) == set()
+
+
 def test_a_rollback_can_keep_the_descendants(bank: MemoryBank) -> None:
     bad = learn(bank, "t1", "Trust everybody")
     learn(bank, "t2", "Share the key", shown=bad.items)
