@@ -44,7 +44,7 @@ class Task(Frozen):
 
     Raises:
         InvalidTask: The id is empty, longer than 500 characters or has invisible ones; the instruction is empty or
-            longer than ``MAX_INSTRUCTION``; ``env_args`` hold an integer that JSON readers reject.
+            longer than ``MAX_INSTRUCTION``; ``env_args`` hold a number that JSON readers reject.
     """
 
     id: str
@@ -80,9 +80,11 @@ class Task(Frozen):
     @classmethod
     def _check_env_args(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
         try:
-            json.dumps(value)
+            json.dumps(value, allow_nan=False)
         except ValueError:
-            raise InvalidTask("env_args hold an integer of more than 4,300 digits; write it as a text") from None
+            raise InvalidTask(
+                "env_args hold NaN, infinity, or an integer of more than 4,300 digits; write it as a text"
+            ) from None
         return value
 
     def without_ground_truth(self) -> Task:

@@ -71,7 +71,9 @@ def test_feedback_and_checks_are_stored_only_if_there_are_some() -> None:
 
 
 @pytest.mark.parametrize("around", [lambda odd: odd, lambda odd: [1, odd], lambda odd: {"a": [odd]}])
-@pytest.mark.parametrize("odd", [10**4300, -(10**5000)], ids=["long", "negative"])
+@pytest.mark.parametrize(
+    "odd", [10**4300, -(10**5000), float("nan"), float("inf")], ids=["long", "negative", "nan", "inf"]
+)
 def test_env_args_that_could_not_be_read_again_are_refused(odd: Any, around: Any) -> None:
     with pytest.raises(InvalidTask):
         Task(id="t", instruction="x", env_args={"answer": around(odd)})
