@@ -85,7 +85,10 @@ def as_fields(rows: Iterable[tuple[str, Mapping[str, Any]]], columns: Columns) -
         chosen = columns or {_name(name): name for name in row}
         if not columns and ("instruction" not in chosen or len(chosen) < len(row)):
             problem = "several columns have one name" if "instruction" in chosen else "no column 'instruction'"
-            raise InputError(f"{place}: {problem}; columns: {', '.join(map(str, row))}; rename them, or pass columns=")
+            raise InputError(
+                f"{place}: {problem}; columns: {', '.join(map(str, row))}; rename one in the file, or in Python pass"
+                " columns={'instruction': NAME, ...}"
+            )
         fields: dict[str, Any] = {}
         for field, column in chosen.items():
             if column not in row:
