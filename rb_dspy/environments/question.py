@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import random
 from collections.abc import Iterator, Sequence
 
@@ -84,6 +83,6 @@ def _answers(task: Task) -> tuple[str, ...]:
     answers = [*([] if single is None else [single]), *(several or [])]
     for answer in answers:
         usable = isinstance(answer, str | int | float) and not isinstance(answer, bool) and bool(str(answer).strip())
-        if not usable or (isinstance(answer, float) and not math.isfinite(answer)):  # pandas: NaN is a missing value
+        if not usable:
             raise InputError(f"task {task.id!r}: {answer!r} is not an answer; expected text or a number in env_args")
     return tuple(map(str, answers))

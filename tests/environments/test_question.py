@@ -116,7 +116,6 @@ def test_without_ground_truth_the_outcome_is_unknown(env_args):
     [
         {"answer": ""},
         {"answer": True},
-        {"answer": float("nan")},
         {"answer": {"a": 1}},
         {"answer": ["Paris"]},
         {"answers": "x"},
