@@ -14,16 +14,16 @@ _VARIABLE = re.compile(
     r"(?i)(?:(?:^|_|api)key|token|secret|passw(?:or)?d|_pass|_pwd|(?:^|_)creds?|credentials?)(?:_\d)?$"
 )
 """Names of environment variables that hold a secret; not KEYBOARD_LAYOUT, not PWD."""
-_NO_SECRET = re.compile(r"(?i)sort|public|primary|foreign|partition|cache|next")
-"""What such names say about keys that are none: SORT_KEY, CACHE_KEY."""
+_NO_SECRET = re.compile(r"(?i)(?:.*_)?(?:sort|partition|foreign|public)_key")
+"""Such keys are no secrets; a PRIMARY_KEY may be one, as in Azure."""
 _SHORTEST = 6
 """Values of fewer characters are ordinary words: replacing them would spoil the text and hide nothing."""
 
 # Every repetition begins where a run of its characters begins, or is bounded: the time is linear in the text.
 _SHAPES = {
-    "OpenAI, Anthropic and others": r"(?<![\w-])sk-(?=[A-Za-z_-]{0,200}\d|(?:proj|ant|or)-)[\w-]{8,}",
+    "OpenAI, Anthropic and others": r"(?<![\w-])sk-(?=[A-Za-z_-]{0,200}\d|[A-Za-z]{20}|(?:proj|ant|or)-)[\w-]{8,}",
     "other providers": r"(?<![\w-])(?:gsk_|xai-|pplx-|nvapi-|r8_|tvly-|csk-|lsv2_|shp(?:at|ss|ca)_|hv[sb]\.|dckr_pat_"
-    r"|whsec_|dop_v1_|lin_api_|ntn_|sntrys_|glsa_|figd_|fal-|e2b_|jina_|vcp_)(?=[a-z_-]{0,99}[A-Z\d])[\w-]{16,}",
+    r"|whsec_)(?=[a-z_-]{0,99}[A-Z\d])[\w-]{16,}",
     "Telegram": r"(?<![\w-])(?:bot)?\d{8,10}:AA[\w-]{33}",
     "Hugging Face": r"(?<![\w-])hf_[A-Za-z\d]{30,}",
     "Google": r"(?<![\w-])(?:AIza[\w-]{35}|ya29\.[\w-]{20,}|GOCSPX-[\w-]{20,})",
@@ -44,15 +44,17 @@ _SHAPES = {
 """Whose keys -> what they look like."""
 _KEYS = re.compile("|".join(_SHAPES.values()))
 _LOGIN = re.compile(r"(?<=://)[^\s/:@\[]*:(?!\d{1,5}[/?#])[^\s@]{1,200}(?=@)")
-_NAMED = re.compile(
-    r"(?i)((?<![\w-])(?!(?:next|page|next_page|start|continuation)_?token)[\w-]{0,60}?"
-    r"(?:passw(?:or)?d|passphrase|secret|credentials?|token(?![\"']?\s{0,3}[:=]\s{0,3}[\"']?\d{1,12}(?!\w))"
+_NAMES = {
+    "names": r"(?<![\w-])(?!(?:next|page|next_page|start|continuation)_?token)[\w-]{0,60}?"
+    r"(?:passw(?:or)?d|passphrase|secret|credentials?|token(?![\"']?\s{0,3}:\s{0,3}[\"']?\d{1,12}(?!\w))"
     r"|(?:api|access|secret|private|account)[ _-]?key(?:[ _-]id)?(?: provided)?)"
-    r"(?:[\"']?=[\"']?|[\"']?\s{0,3}[:=]\s{0,3}[\"']?(?=[a-z-]{0,99}[\d+=$!@#%^*~]|[a-z]{20}))"
-    r"|[?&](?:key|sig|auth|code)=|(?<!\w)(?:proxy-)?authorization[\"']?\s{0,3}[:=]\s{0,3}[\"']?(?:[a-z]{1,20}\s{1,3})?(?=\S*\d)"
-    r"|(?<!\w)(?:set-)?cookie[\"']?\s{0,3}:\s{0,3}[\"']?[^\s=;]{1,60}=)[^\s\"'&,;)\]}]{6,}"
-)
-"""``api_key=...`` and ``"password": "..."``; after a colon or a blank only what is no plain word."""
+    r"(?:[\"']?=[\"']?|[\"']?\s{0,3}[:=]\s{0,3}[\"']?(?=[a-z-]{0,99}[\d+=$!@#%^*~]|[a-z]{20}))",
+    "queries": r"[?&](?:key|sig|auth)=",
+    "headers": r"(?<!\w)(?:proxy-)?authorization[\"']?\s{0,3}[:=]\s{0,3}[\"']?(?:[a-z]{1,20}\s{1,3})?(?=\S{0,99}\d)",
+    "cookies": r"(?<!\w)(?:set-)?cookie[\"']?\s{0,3}:\s{0,3}[\"']?[^\s=;]{1,60}=",
+}
+"""What stands before a secret: ``api_key=``, ``"password": "``; after a colon, a plain word is no secret."""
+_NAMED = re.compile(rf"(?i)({'|'.join(_NAMES.values())})[^\s\"'&,;)\]}}]{{6,}}")
 _ADDRESS = re.compile(r"(?<=://)(?!/)\S++")
 _PART = r"(?:pass|pwd|token|secret|credential|auth|signature|\bsig\b|key)"
 _SECRET = re.compile(rf"(?i)([?&;#](?:(?!{_PART})[^=&?#;\s])*+{_PART}[^=&?#;\s]*+=)[^&\s]*")
@@ -63,7 +65,7 @@ def redact(text: str) -> str:
     ``API_KEY``, text that looks like a key, a token or a login in an address, and values with names such as
     ``password``.
     """
-    names = (name for name in os.environ if _VARIABLE.search(name) and not _NO_SECRET.match(name))
+    names = (name for name in os.environ if _VARIABLE.search(name) and not _NO_SECRET.fullmatch(name))
     values = {value for name in names if len(value := os.environ[name]) >= _SHORTEST}
     for value in sorted(values, key=len, reverse=True):
         for written in {value, quote(value, safe=""), json.dumps(value)[1:-1]}:

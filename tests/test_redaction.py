@@ -18,6 +18,7 @@ A36, D40 = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8", "0123456789abcdef0123456789ab
 KEYS = {
     "openai": "sk-" + "proj-ABCDEFGH12345678",
     "anthropic": "sk-" + "ant-api03-ABCDEF",
+    "openai, letters only": "sk-" + "abcdefGHIJKLmnopqrstUVWX",
     "groq": "gsk_" + A36,
     "xai": "xai-" + A36,
     "hugging face": "hf_" + A36,
@@ -56,6 +57,7 @@ NAMED = {
     "Incorrect API key provided: plain4711value.": "plain4711value",
     "postgresql://me:hunter2@host/bank": "hunter2",
     "x-api-key: 0123abcd": "0123abcd",
+    "token=1234567": "1234567",
     "GET /v1?key=plainletters&a=1": "plainletters",
     "https://blob/x?sv=1&sig=aB%2Fcdefg": "aB%2Fcdefg",
     "https://host/x?auth=abcdefgh": "abcdefgh",
@@ -76,6 +78,7 @@ BENIGN = [
     "sk-learn-contrib and sk-Learn-Model",
     "unexpected token: 1234567",
     "next_token=page-2 and page_token: a-17",
+    "https://shop.example/return?code=Q-REFUND",
     "authorization: required, a cookie: sweet",
     "http://[::1]:8080/v1/me@example.com",
     "max_tokens=1024, prompt_tokens: 3000, token_count=123456",
@@ -127,6 +130,9 @@ def test_other_text_stays(text: str) -> None:
         ("GOOGLE_APPLICATION_CREDENTIALS", __file__, False),
         ("SHORT_KEY", "short", False),
         ("SORT_KEY", "created", False),
+        ("NEXTAUTH_SECRET", "abcdefghij", True),
+        ("COSMOS_PRIMARY_KEY", "abcdefghij", True),
+        ("CACHE_PASSWORD", "abcdefghij", True),
     ],
 )
 def test_values_of_the_environment(name: str, value: str, hidden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +163,9 @@ def test_the_text_of_an_exception_has_no_key(show: Callable[[Exception], str]) -
 @pytest.mark.parametrize(
     "piece",
     ["sk-", "sk-a", "eyJaaaaaaaa-", "eyJaaaaaaaaa.", "-----BEGIN PRIVATE KEY", "a://a:", "Bearer ", "bearer a", "token",
-     "token: ", "password=", "secret-", "SG.aaaaaaaaaaaaaaaa", "basic a", "AIza", "[", " "],
+     "token: ", "password=", "secret-", "SG.aaaaaaaaaaaaaaaa", "basic a", "AIza", "[", " ",
+     "authorization:", "authorization: a ", "cookie:", "cookie: a",
+     "?key=", "://a:", "sk-a-", "next_token", "1234567890:AA"],
 )  # fmt: skip
 def test_the_time_is_linear(piece: str) -> None:
     def seconds(size: int) -> float:

@@ -124,7 +124,7 @@ def purge(
             )
         removal = opened.purge(source, text=text)
     emit(removal)
-    nothing = f"no experience, lesson or pending rollout {'contains the text' if text else 'is left'}"
+    nothing = "nothing; no experience, lesson or pending rollout contains the text" if text else "nothing more"
     say(("permanently deleted: ", "bold"), _counts(removal) or nothing)
 
 
