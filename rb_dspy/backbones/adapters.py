@@ -21,23 +21,22 @@ MAX_ITEMS = 8
 MAX_ACTIONS = 256
 """A longer list of actions is not enforced: 500 actions cost 3 seconds per call, 10,000 three minutes."""
 
-_BOUNDS = ("minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum")
-
 _CONTROL = re.compile(
     r"<(?=[|｜]|/?(?:[^\W_]*+_\w*+|s|unk|pad|bos|eos|sep|cls|mask|image|think|unused\d+|\w++\|)>|</?SYS>>)"
     r"|\[(?=/?(?:INST|SYSTEM_PROMPT|PREFIX|MIDDLE|SUFFIX|THINK|IMG|ARGS|[A-Z]++_[A-Z_]++)\])"
 )
 """Starts of what chat templates use as control tokens: ``<|im_end|>``, ``<start_of_turn>``, ``</s>``, ``[INST]``."""
-_SPLIT = "\u200b"
-"""A zero-width space after the first character of a control token makes it text for a tokenizer."""
 _ESCAPED = re.compile(r"([<[])(?:\u200b|\\u200b)")
 
 _TOKEN = re.compile(
     r"(?P<class>\[\^?-?(?:[a-z]-[a-z]|[A-Z]-[A-Z]|[0-9]-[0-9]|\\[dws]|\\[^\w\s^]|[^][\\^\s-]|[ ])*-?\])"
-    r"|(?P<repeat>(?:[*+?]|\{\d+(?:,\d*)?\})\??)|(?P<group>\((?:\?:)?|\)|\|)|(?P<any>\.)"
-    r"|(?P<set>\\[dwsDWS])|(?P<char>\\[nt]|\\[^\w\s]|[^][\\(){}*+?.^$|])",
+    r"|(?:(?P<open>[*+]|\{(?P<least>\d+),\})|(?P<repeat>\?|\{\d+(?:,\d+)?\}))\??(?!\+)"
+    r"|(?P<mark>\((?:\?:|(?!\?))|\)|\||\A\^|\$\Z)"
+    r"|(?P<set>\.|\\[dwsDWS])|(?P<char>\\[nt]|\\[^\w\s]|[^][\\(){}*+?.^$|])|.",
+    re.DOTALL,
 )
-_CLASS_PART = re.compile(r".-.|\\.|.", re.DOTALL)
+"""The parts of a pattern, or any other character. A lazy repetition accepts the same texts."""
+_CLASS_PART = re.compile(r"\\.|\w-\w|.", re.DOTALL)
 _SETS = {r"\d": "0-9", r"\w": "A-Za-z0-9_", r"\s": " "}
 
 
@@ -62,7 +61,7 @@ class ActionAdapter(AnswerReader, dspy.JSONAdapter):
             schema = answer.model_json_schema()
             for name, field in signature.output_fields.items():
                 schema["properties"].get(name, {}).update(_stated_bounds(field))
-            schema = _bounded(schema)
+            schema = json.loads(json.dumps(schema), object_hook=_bounded)
             if "action" in schema["properties"]:
                 schema["properties"]["action"] |= _action(inputs.get("valid_actions"), inputs.get("action_pattern"))
             json_schema = {"name": "answer", "schema": schema}
@@ -84,8 +83,8 @@ class ActionAdapter(AnswerReader, dspy.JSONAdapter):
 
 
 def escape_control_tokens(text: str) -> str:
-    """Make text of everything in ``text`` that a chat template may use as a control token."""
-    return _CONTROL.sub(rf"\g<0>{_SPLIT}", text)
+    """Make text of what a chat template may use as a control token: a zero-width space after its first character."""
+    return _CONTROL.sub("\\g<0>\u200b", text)
 
 
 def _action(valid: Any, pattern: Any) -> dict[str, Any]:
@@ -99,21 +98,16 @@ def _stated_bounds(field: Any) -> dict[str, Any]:
     if not field.metadata:
         return {}
     schema = pydantic.TypeAdapter(Annotated[(field.annotation, *field.metadata)]).json_schema()
-    return {name: schema[name] for name in _BOUNDS if name in schema}
+    return {name: bound for name, bound in schema.items() if name.startswith(("min", "max"))}
 
 
-def _bounded(schema: Any) -> Any:
-    """Return a copy of a JSON schema in which every string and list is bounded."""
-    if isinstance(schema, list):
-        return [_bounded(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    bounded = {name: _bounded(value) for name, value in schema.items()}
-    if bounded.get("type") == "string" and "enum" not in bounded and "const" not in bounded:
-        bounded.setdefault("maxLength", MAX_CHARS)
-    if bounded.get("type") == "array":
-        bounded.setdefault("maxItems", MAX_ITEMS)
-    return bounded
+def _bounded(schema: dict[str, Any]) -> dict[str, Any]:
+    """Bound an object of a JSON schema that describes a string or a list."""
+    if schema.get("type") == "string" and not schema.keys() & {"enum", "const"}:
+        schema.setdefault("maxLength", MAX_CHARS)
+    if schema.get("type") == "array":
+        schema.setdefault("maxItems", MAX_ITEMS)
+    return schema
 
 
 @functools.lru_cache
@@ -131,37 +125,27 @@ def json_pattern(pattern: str) -> str:
         raise InputError(
             f"action_pattern {pattern!r} is not a regular expression: {error}; expected one such as ^(GO .*)$"
         ) from error
-    place = int(pattern.startswith("^"))
-    parts: list[str] = []
-    repeatable = False
-    while pattern[place:] not in ("", "$"):
-        token = _TOKEN.match(pattern, place)
-        if token is None or (token["repeat"] and not repeatable):
-            raise InputError(
-                f"action_pattern {pattern!r}: {pattern[place : place + 8]!r} cannot be enforced by a local model;"
-                " expected literals, escaped special characters, ., classes such as [a-z0-9_] or [^;], groups without"
-                " names, | and repetition"
-            )
-        parts.append(_translated(token))
-        repeatable = not token["repeat"] and token[0] not in ("(", "(?:", "|")
-        place = token.end()
-    return f"^({''.join(parts)})$"
+    return f"^({_TOKEN.sub(_translated, pattern)})$"
 
 
 def _translated(token: re.Match[str]) -> str:
-    text = token[0]
-    if token["class"]:
+    text, kind = token[0], token.lastgroup
+    if kind == "class":
         return _class(text)
-    if token["any"]:
-        return _class("[^]")
-    if token["set"]:
-        return f"[{_SETS[text]}]" if text in _SETS else _class(f"[^{text.lower()}]")
-    if token["char"]:
+    if kind == "set":  # a capital letter is the opposite
+        return _class("[^]" if text == "." else f"[^{text.lower()}]" if text.isupper() else f"[{text}]")
+    if kind == "char":
         return _literal({r"\n": "\n", r"\t": "\t"}.get(text, text[-1]))
-    if token["repeat"]:  # a lazy repetition accepts the same texts
-        lazy = text[:-1] if len(text) > 1 and text.endswith("?") else text
-        return {"*": f"{{0,{MAX_CHARS}}}", "+": f"{{1,{MAX_CHARS}}}"}.get(lazy, lazy.replace(",}", f",{MAX_CHARS}}}"))
-    return text
+    if kind == "open":
+        least = int(token["least"] or text.startswith("+"))
+        return f"{{{least},{max(least, MAX_CHARS)}}}"
+    if kind in ("repeat", "mark"):
+        return token[kind].strip("^$")
+    raise InputError(
+        f"action_pattern {token.string!r}: {token.string[token.start() :][:8]!r} cannot be enforced by a local model;"
+        " expected literals, escaped special characters, ., classes such as [a-z0-9_] or [^;], groups without names,"
+        " | and repetition"
+    )
 
 
 def _literal(char: str) -> str:
@@ -175,13 +159,11 @@ def _literal(char: str) -> str:
 def _class(text: str) -> str:
     """A class as alternatives: quotes and backslashes have a backslash before them in JSON."""
     negated = text.startswith("[^")
-    parts = [
-        part if len(part) != 2 else _SETS.get(part, part[-1]) for part in _CLASS_PART.findall(text[1 + negated : -1])
-    ]
-    escaped = [part for part in ('"', "\\") if (part in parts) != negated]
-    plain = "".join(f"\\{part}" if part in "[]" else part for part in parts if part not in ('"', "\\", "-"))
-    plain += "-" if "-" in parts else ""
-    if negated:
-        plain = f'^"\\\\\\n\\r\\t{plain}'
-    forms = [rf"\\{each}" if each == '"' else r"\\\\" for each in escaped] + ([f"[{plain}]"] if plain else [])
-    return forms[0] if len(forms) == 1 and plain else f"(?:{'|'.join(forms)})"
+    parts = [_SETS.get(part, part.removeprefix("\\")) for part in _CLASS_PART.findall(text[1 + negated : -1])]
+    forms = [_literal(char) for char in '"\\' if (char in parts) != negated]
+    plain = ['^"\\\\\\n\\r\\t'] * negated
+    plain += [f"\\{part}" if part in "[]" else part for part in parts if part not in ('"', "\\", "-")]
+    plain += ["-"] * ("-" in parts)
+    if plain:
+        forms.append(f"[{''.join(plain)}]")
+    return forms[0] if len(forms) == 1 else f"(?:{'|'.join(forms)})"

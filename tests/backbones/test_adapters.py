@@ -126,6 +126,7 @@ def test_every_string_and_list_has_an_end() -> None:
     assert properties["three"]["maxItems"] == 3
     assert (lesson["title"]["maxLength"], lesson["content"]["maxLength"]) == (80, MAX_CHARS)
     assert properties["label"]["enum"] == ["success", "failure"]
+    assert "maxLength" not in properties["label"]
 
 
 def test_a_prompt_starts_with_the_prompt_and_the_answer_before() -> None:
@@ -204,12 +205,14 @@ def test_an_lm_without_schemas_gets_none() -> None:
         (r"größer{1,2} \$", ["größerr $"], ["größ $"]),
         (r"a|b", ["a", "b"], ["ab"]),
         (r"[\\\\]+", ["\\\\", "\\"], ["a", ""]),
+        (r"[\\]", ["\\"], ["a", "\\\\"]),
         (r"[^;]*", ['"a" \\ b', ""], [";", "\n"]),
         (r'[^";\]]+', ["a\\b"], ['"', "]", ";"]),
         (r"[\w\-.]+\[[\[x-]", ["a-b._[[", "A[-"], ["é[x"]),
         (r"say \S+\D", ['say "a"\\;'], ["say a b1", "say 12", "say a\n"]),
         (r"(a)*b", ["b", "a" * 240 + "b"], ["a" * 300 + "b"]),
         (r"a{2,}", ["aa"], ["a", "a" * 300]),
+        (r"a{300,}", ["a" * 300], ["a" * 299, "a" * 301]),
         (r'"+\\{2}?', ['""\\\\'], ['"\\']),
         (r"^(f|g)\(.*\)|(ANSWER: )?x$", ["f(a='é')", "x"], ["h()", "ANSWER: "]),
         (r"\$", ["$"], [""]),
@@ -226,6 +229,11 @@ def test_a_pattern_matches_the_json_form_of_what_it_matched(
         assert re.fullmatch(translated, json.dumps(text, ensure_ascii=False)[1:-1])
     for text in refused:
         assert not re.fullmatch(translated, json.dumps(text, ensure_ascii=False)[1:-1])
+
+
+@pytest.mark.parametrize("char", ['"', "\\", "\n", "\r", "\t"])
+def test_what_json_must_escape_is_not_written_as_it_is(char: str) -> None:
+    assert not re.fullmatch(json_pattern("[^a]"), char)
 
 
 @pytest.mark.parametrize(
