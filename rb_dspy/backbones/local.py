@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import hashlib
+import functools
 import importlib.util
 import os
 import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,17 @@ from rb_dspy.config import BackboneConfig
 from rb_dspy.errors import BackboneError, ConfigError, MissingDependency, ModelFileError
 
 PROVIDER = "local"
-DEFAULT_SEED = 0
 DEFAULT_TIMEOUT = 3600.0
 """Seconds. An answer has no first byte before its last token, so dspy's own 600 are too few for a busy machine. A
 server that dies closes its connections."""
 MAX_DEFAULT_THREADS = 8
 """Beyond this, more threads rarely make a small model faster."""
-_CONNECTION = ("api_base", "api_key")
+
+_ACCESS = lm15.AccessPolicy(PROVIDER, base_url="http://127.0.0.1/v1")  # every LM states the address of its own server
+lm15.register_provider(  # dspy binds the providers that are registered when an LM is made
+    lm15.ProviderDefinition.chat(_ACCESS, compat=lm15.OpenAIChatCompat(max_tokens_field="max_tokens")),
+    supports=lm15.ModelSupport(response_schema=True),
+)
 
 
 def local_lm(config: BackboneConfig) -> dspy.LM:
@@ -47,17 +51,9 @@ def local_lm(config: BackboneConfig) -> dspy.LM:
     for name, hosted in (("api_base", config.api_base), ("api_key_env", config.api_key_env)):
         if hosted is not None:
             raise ConfigError(f"{config.model} runs on this machine; {name} is for hosted models: remove it")
-    return LocalLM(
-        config.model,
-        context=config.context,
-        slots=config.slots,
-        threads=config.threads,
-        temperature=None if config.temperature == "none" else config.temperature,
-        max_tokens=config.max_tokens,
-        cache=config.cache,
-        timeout=config.timeout or DEFAULT_TIMEOUT,
-        **config.options,
-    )
+    passed = {"context", "slots", "threads", "max_tokens", "cache", "timeout"}
+    kwargs = {"timeout": DEFAULT_TIMEOUT, **config.model_dump(include=passed, exclude_none=True), **config.options}
+    return LocalLM(config.model, temperature=None if config.temperature == "none" else config.temperature, **kwargs)
 
 
 class LocalLM(dspy.LM):
@@ -77,45 +73,30 @@ class LocalLM(dspy.LM):
             raise MissingDependency("local models need xllamacpp: run `pip install rb-dspy[local]`")
         path = _model_file(model.removeprefix(f"{PROVIDER}/"), context)
         self.server = ServerSettings(path, context, slots, threads or _default_threads())
-        _register_provider()  # dspy binds the providers that are registered when the LM is made
-        super().__init__(model, num_retries=kwargs.pop("num_retries", 0), **kwargs)
+        super().__init__(model, api_key=server_key, num_retries=kwargs.pop("num_retries", 0), **kwargs)
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
-        self.connect()
-        return super().__call__(prompt, messages=messages, **self._with_seed(prompt, kwargs))
+        return super().__call__(prompt, messages=messages, **self._connected(prompt, kwargs))
 
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """``__call__`` for asyncio."""
-        await asyncio.to_thread(self.connect)
-        return await super().acall(prompt, messages=messages, **self._with_seed(prompt, kwargs))
-
-    def connect(self) -> None:
-        """Start the server if it is not running. Raises ``ModelFileError`` or ``BackboneError`` if it cannot start."""
-        running = running_server(self.server)
-        self.kwargs["api_base"], self.kwargs["api_key"] = running.url, running.key
+        kwargs = await asyncio.to_thread(self._connected, prompt, kwargs)
+        return await super().acall(prompt, messages=messages, **kwargs)
 
     def dump_state(self) -> dict[str, Any]:
         """Return the state for ``load_state``, without address and key."""
-        state = {name: value for name, value in super().dump_state().items() if name not in _CONNECTION}
+        state = {name: value for name, value in super().dump_state().items() if name != "api_base"}
         return {**state, "context": self.server.context, "slots": self.server.slots, "threads": self.server.threads}
 
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
-        return {**state, "kwargs": {name: value for name, value in self.kwargs.items() if name not in _CONNECTION}}
-
-    def _with_seed(self, prompt: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _connected(self, prompt: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Start the server if it is not running, and return ``kwargs`` with a seed."""
+        self.kwargs["api_base"] = running_server(self.server).url
         settings = {**self.kwargs, **kwargs}
         if isinstance(prompt, lm15.Request) or "request" in kwargs or settings.get("seed") is not None:
             return kwargs
-        rollout = settings.get("rollout_id")
-        return {**kwargs, "seed": DEFAULT_SEED if rollout is None else seed_of(rollout)}
-
-
-def seed_of(rollout: object) -> int:
-    """Return the seed for a rollout id: a small number itself, for anything else a hash."""
-    if isinstance(rollout, int) and 0 <= rollout < 2**31:
-        return rollout
-    return int.from_bytes(hashlib.sha256(str(rollout).encode()).digest()[:4]) >> 1
+        rollout = settings.get("rollout_id") or 0
+        number = rollout if isinstance(rollout, int) else zlib.crc32(repr(rollout).encode())
+        return {**kwargs, "seed": number % 2**31}
 
 
 @dataclass(frozen=True)
@@ -130,15 +111,20 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class Server:
-    """A running child: its process, the address of its API, and its key, as a function so that no text shows it."""
+    """A running child: its process, and the address of its API."""
 
     process: subprocess.Popen[str]
     url: str
-    key: Callable[[], str]
 
 
 _servers: dict[ServerSettings, Server] = {}
 _lock = threading.Lock()
+
+
+@functools.cache
+def server_key() -> str:
+    """The key of this process's servers. LMs hold this function, so no text, copy or pickle of them has the key."""
+    return secrets.token_urlsafe(32)
 
 
 def running_server(settings: ServerSettings) -> Server:
@@ -165,12 +151,11 @@ atexit.register(stop_servers)
 
 
 def _start(settings: ServerSettings) -> Server:
-    key = secrets.token_urlsafe(32)
     numbers = (settings.context, settings.slots, settings.threads)
     # -P: do not import from the script's folder, which has modules such as errors and models.
     process = subprocess.Popen(
         [sys.executable, "-P", local_server.__file__, str(settings.path), *map(str, numbers)],
-        env={**os.environ, local_server.KEY_VARIABLE: key},
+        env={**os.environ, local_server.KEY_VARIABLE: server_key()},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -184,7 +169,7 @@ def _start(settings: ServerSettings) -> Server:
         _end(process)
         raise
     if line.startswith("http"):
-        return Server(process, f"{line}/v1", lambda: key)
+        return Server(process, f"{line}/v1")
     _end(process)
     what = f"{settings.path} with {settings.slots} slots of {settings.context:,} tokens"
     if line:
@@ -200,18 +185,11 @@ def _start(settings: ServerSettings) -> Server:
 
 def _end(process: subprocess.Popen[str]) -> None:
     """Close the stdin of a server, at which it ends; kill it if it does not."""
-    _close(process)
-    try:
-        process.wait(5.0)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _close(process: subprocess.Popen[str]) -> None:
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
+    with process:  # at the end, its pipes are closed and it has ended
+        try:
+            process.communicate(timeout=5.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def _forget_servers() -> None:
@@ -219,24 +197,13 @@ def _forget_servers() -> None:
     global _lock
     _lock = threading.Lock()
     for server in _servers.values():
-        server.process.returncode = 0  # not a child of this process
-        _close(server.process)
+        with server.process:
+            server.process.returncode = 0  # not a child of this process, so it is not waited for
     _servers.clear()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_servers)
-
-
-def _register_provider() -> None:
-    access = lm15.AccessPolicy(
-        PROVIDER,
-        env_keys=(local_server.KEY_VARIABLE,),
-        base_url="http://127.0.0.1/v1",  # every LM states the address of its own server
-        supports=lm15.EndpointSupport(complete=True, stream=True),
-    )
-    definition = lm15.ProviderDefinition.chat(access, compat=lm15.OpenAIChatCompat(max_tokens_field="max_tokens"))
-    lm15.register_provider(definition, supports=lm15.ModelSupport(response_schema=True))
 
 
 def _model_file(name: str, context: int) -> Path:

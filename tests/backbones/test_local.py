@@ -21,7 +21,14 @@ import dspy
 import pytest
 
 from rb_dspy.backbones import models
-from rb_dspy.backbones.local import LocalLM, local_lm, running_server, stop_servers
+from rb_dspy.backbones.local import (
+    DEFAULT_TIMEOUT,
+    LocalLM,
+    local_lm,
+    running_server,
+    server_key,
+    stop_servers,
+)
 from rb_dspy.config import BackboneConfig
 from rb_dspy.errors import ConfigError, MissingDependency, ModelFileError
 
@@ -103,6 +110,9 @@ def test_seeds_decide_and_rollouts_have_seeds() -> None:
 def test_settings_of_the_config_reach_the_lm() -> None:
     lm = make(temperature=0.5, max_tokens=3, cache=True, options={"top_p": 0.5})
     assert (lm.kwargs["temperature"], lm.kwargs["top_p"], lm.cache) == (0.5, 0.5, True)
+    assert (lm.server.context, lm.server.slots, lm.server.threads) == (1024, 2, 1)
+    assert (lm.kwargs["timeout"], make(timeout=9.0).kwargs["timeout"]) == (DEFAULT_TIMEOUT, 9.0)
+    assert (make().cache, make(temperature="none").kwargs["temperature"]) == (False, None)
     lm("Hello")
     assert lm.history[-1]["usage"]["completion_tokens"] == 3
     with pytest.raises(ConfigError):
@@ -113,12 +123,13 @@ def test_nothing_that_is_saved_or_shown_has_the_key() -> None:
     lm = make()
     lm("Hello")
     server = running_server(lm.server)
-    key = server.key()
+    key = server_key()
     program = dspy.Predict(Turn)
     program.lm = lm
     shown = [pickle.dumps(program), repr(program.dump_state()), repr(lm.dump_state()), repr(vars(lm)), repr(server)]
     shown += [pickle.dumps(copy.deepcopy(lm)), repr(process_of(lm).args)]
     assert [each for each in shown if (key if isinstance(each, str) else key.encode()) in each] == []
+    assert "127.0.0.1" not in repr(lm.dump_state())  # whose address ends with this process
     answer = lm("Hello")
     assert copy.deepcopy(lm)("Hello") == pickle.loads(pickle.dumps(lm))("Hello") == answer
     assert LocalLM.load_state({k: v for k, v in lm.dump_state().items() if k != "_dspy_lm_class"})("Hello") == answer
