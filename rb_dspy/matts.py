@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import dspy
 
-from rb_dspy.backbones import lm_for
+from rb_dspy.backbones import active
 from rb_dspy.concurrency import run_parallel
 from rb_dspy.config import MattsConfig, MattsMode
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, UnparseableOutput
@@ -156,7 +156,7 @@ class MaTTS(Learner):
 
     def _check_temperature(self) -> None:
         """Raise ``ConfigError`` if all k rollouts would be equal."""
-        lm = getattr(self.act.predict, "lm", None) or lm_for("agent")
+        lm = getattr(self.act.predict, "lm", None) or active().lm("agent")
         own = {**lm.kwargs, **getattr(self.act.predict, "config", {})}.get("temperature")
         temperature = self.act.config.temperature if own is None else own
         if self.config.k > 1 and temperature == 0:

@@ -60,12 +60,15 @@ class AnswerReader:
                 if progress.emitted or not self.falls_back:
                     raise
                 options = {name: getattr(self, name) for name in ("use_native_function_calling", "parallel_tool_calls")}
-                return reading(dspy.JSONAdapter(**options), self.limit // _CHARS_PER_TOKEN)(*args, **kwargs)
+                return reading(None, self.limit // _CHARS_PER_TOKEN, dspy.JSONAdapter(**options))(*args, **kwargs)
 
 
-def reading(adapter: Any, max_tokens: int = 0) -> Any:
-    """Return a copy of ``adapter`` (None: dspy's default) that reads answers of ``max_tokens`` as ``AnswerReader``."""
-    reader = copy.copy(adapter or dspy.ChatAdapter())
+def reading(lm: Any, max_tokens: int = 0, adapter: Any = None) -> Any:
+    """Return a copy of ``adapter`` that reads answers of ``max_tokens`` as ``AnswerReader``.
+
+    Without ``adapter``, of that of ``dspy.configure``, else of that of ``lm`` (local models), else of dspy's default.
+    """
+    reader = copy.copy(adapter or dspy.settings.adapter or getattr(lm, "adapter", None) or dspy.ChatAdapter())
     kind: Any = type(reader)
     reader.__class__ = _reader(kind)
     reader.limit = max(_SHORTEST_LIMIT, _CHARS_PER_TOKEN * max_tokens)

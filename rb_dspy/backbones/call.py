@@ -11,7 +11,7 @@ import dspy
 
 from rb_dspy.backbones.answers import reading
 from rb_dspy.backbones.errors import translate
-from rb_dspy.backbones.roles import adapter_for, lm_for
+from rb_dspy.backbones.roles import active
 from rb_dspy.backbones.usage import report
 from rb_dspy.concurrency import check_cancelled
 from rb_dspy.errors import UnparseableOutput
@@ -43,13 +43,13 @@ def call(
         InfrastructureError: Any other error of the language model, after dspy's retries.
     """
     check_cancelled()
-    lm = getattr(predict, "lm", None) or lm_for(role)
+    lm = getattr(predict, "lm", None) or active().lm(role)
     started = time.perf_counter()
     tracker = None
     try:
         own = {**lm.kwargs, **getattr(predict, "config", {})}
         length = own.get("max_tokens") or own.get("max_completion_tokens") or max_tokens
-        with dspy.context(lm=lm, adapter=reading(adapter_for(lm), length)), dspy.track_usage() as tracker:
+        with dspy.context(lm=lm, adapter=reading(lm, length)), dspy.track_usage() as tracker:
             if _takes_config(predict):
                 inputs["config"] = _config(lm, own, temperature, max_tokens, rollout)
             prediction: dspy.Prediction = predict(**inputs)

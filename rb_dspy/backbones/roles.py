@@ -10,20 +10,16 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from types import MappingProxyType
 from typing import Any
 
 import dspy
 
-from rb_dspy.config import ROLES, BackboneConfig, Role
+from rb_dspy.config import ROLES, BackboneConfig
 from rb_dspy.errors import BackboneError, ConfigError
 
 _KEY = "rb_dspy_backbones"
 """Key of the active backbones in dspy's settings, which reach copied contexts and the threads that dspy starts."""
-
-
-def fallbacks(role: str) -> tuple[str, ...]:
-    """Return ``role``, and the role whose LM is used if it has none of its own."""
-    return (role,) if role == "agent" else (role, "agent")
 
 
 class Backbones:
@@ -50,9 +46,10 @@ class Backbones:
     ) -> None:
         values = (agent, judge, distiller, contraster, selector)
         shared: dict[str, Any] = {}
-        self._lms: dict[str, Any] = {
-            role: _as_lm(value, shared) for role, value in zip(ROLES, values, strict=True) if value is not None
-        }
+        self.own: Mapping[str, Any] = MappingProxyType(
+            {str(role): _as_lm(value, shared) for role, value in zip(ROLES, values, strict=True) if value is not None}
+        )
+        """Role -> its LM, for each role that has one of its own."""
 
     @classmethod
     def of(cls, backbones: Backbones | Mapping[str, Any] | None) -> Backbones | None:
@@ -61,17 +58,19 @@ class Backbones:
             return backbones
         if not isinstance(backbones, Mapping):
             raise ConfigError(f"backbones: got {type(backbones).__name__}; expected Backbones(agent=...) or a dict")
-        _check_roles(backbones)
-        return cls(**backbones)
+        return cls.from_settings(backbones)
 
     @classmethod
-    def from_settings(cls, configs: Mapping[Role, BackboneConfig]) -> Backbones:
-        """Return the backbones that ``rb.toml`` describes."""
-        return cls(**{str(role): config for role, config in configs.items()})
+    def from_settings(cls, roles: Mapping[Any, Any]) -> Backbones:
+        """Return the backbones that a dict of roles describes, such as that of ``rb.toml``."""
+        unknown = [role for role in roles if role not in ROLES]
+        if unknown:
+            raise ConfigError(f"backbones: {unknown[0]!r} is not a role; expected {', '.join(ROLES)}")
+        return cls(**roles)
 
     def lm(self, role: str) -> Any:
         """Return the LM that plays ``role``. Raises ``BackboneError`` if there is none."""
-        lm = next((self._lms[name] for name in fallbacks(role) if name in self._lms), None) or dspy.settings.lm
+        lm = self.own.get(role) or self.own.get("agent") or dspy.settings.lm
         if lm is None:
             raise BackboneError(
                 f"no language model for the role {role!r}; pass Backbones(agent=...) or call dspy.configure(lm=...)"
@@ -83,12 +82,7 @@ class Backbones:
 
         ``program.backbones = program.backbones.replace(judge="openai/gpt-4o")`` swaps one role.
         """
-        _check_roles(roles)
-        return type(self)(**{**self._lms, **roles})
-
-    def has(self, role: str) -> bool:
-        """Whether ``role`` has an LM of its own."""
-        return role in self._lms
+        return type(self).from_settings({**self.own, **roles})
 
     def lms(self) -> dict[str, Any]:
         """Return role -> LM, with fallbacks filled in."""
@@ -112,29 +106,13 @@ class Backbones:
         raise BackboneError("backbones may hold keys and cannot be pickled; pass Backbones(...) after loading")
 
     def __repr__(self) -> str:
-        return f"Backbones({', '.join(f'{role}={lm.model}' for role, lm in self._lms.items())})"
+        return f"Backbones({', '.join(f'{role}={lm.model}' for role, lm in self.own.items())})"
 
 
 def active() -> Backbones:
     """Return the backbones of the running program, or an empty one, with which every role has the configured LM."""
     backbones: Backbones = dspy.settings.get(_KEY, None) or Backbones()
     return backbones
-
-
-def lm_for(role: str) -> Any:
-    """Return the LM that plays ``role`` in this context. Raises ``BackboneError`` if there is none."""
-    return active().lm(role)
-
-
-def adapter_for(lm: Any) -> Any:
-    """Return the adapter of ``dspy.configure``, else that of ``lm`` (local models), else None: dspy's default."""
-    return dspy.settings.adapter or getattr(lm, "adapter", None)
-
-
-def _check_roles(roles: Mapping[str, Any]) -> None:
-    unknown = [role for role in roles if role not in ROLES]
-    if unknown:
-        raise ConfigError(f"backbones: {unknown[0]!r} is not a role; expected {', '.join(ROLES)}")
 
 
 def _as_lm(value: Any, shared: dict[str, Any]) -> Any:
@@ -158,19 +136,17 @@ def _make_lm(config: BackboneConfig) -> Any:
         from rb_dspy.backbones.local import local_lm
 
         return local_lm(config)
-    kwargs: dict[str, Any] = deepcopy(config.options)
+    passed = {"api_base", "timeout", "max_tokens", "cache", "num_retries"}
+    kwargs = config.model_dump(include=passed, exclude_none=True) | deepcopy(config.options)
     if config.api_key_env is not None:
         key = os.environ.get(config.api_key_env)
         if not key:
             raise BackboneError(f"{config.model}: environment variable {config.api_key_env} is not set; export the key")
         kwargs["api_key"] = key
-    for name in ("api_base", "timeout", "max_tokens"):
-        if getattr(config, name) is not None:
-            kwargs[name] = getattr(config, name)
     if isinstance(config.temperature, int | float):
         kwargs["temperature"] = config.temperature
     try:
-        lm = dspy.LM(config.model, cache=config.cache, num_retries=config.num_retries, **kwargs)
+        lm = dspy.LM(config.model, **kwargs)
     except (ValueError, TypeError, dspy.LMError) as exc:
         raise BackboneError(f"{config.model}: {exc}; check the name and the options of the model") from exc
     lm.omit_temperature = config.temperature == "none"

@@ -13,7 +13,6 @@ from typing import Any
 import dspy
 from dspy.clients.model_metadata import model_info, rate
 
-from rb_dspy.backbones.roles import fallbacks
 from rb_dspy.schema import RoleUsage, Usage
 
 _KEY = "rb_dspy_ledgers"
@@ -41,14 +40,14 @@ class Ledger:
 def metered() -> Iterator[Ledger]:
     """Count the calls that are made inside the block, in threads too. An outer ledger counts them as well."""
     ledger = Ledger()
-    with dspy.context(**{_KEY: (*_open(), ledger)}):
+    with dspy.context(**{_KEY: (*dspy.settings.get(_KEY, ()), ledger)}):
         yield ledger
 
 
 def report(role: str, tracker: Any, seconds: float) -> None:
     """Add one call of ``role`` to every open ledger."""
     usage = usage_of(tracker, seconds)
-    for ledger in _open():
+    for ledger in dspy.settings.get(_KEY, ()):
         ledger.add(role, usage)
 
 
@@ -75,7 +74,7 @@ def price_of(usage: Usage, models: Mapping[str, str]) -> float | None:
     """
     total = 0.0
     for role, used in usage.items():
-        model = next((models[name] for name in fallbacks(role) if name in models), "")
+        model = models.get(role) or models.get("agent", "")
         if used.calls <= used.cached_calls or model.startswith("local/"):
             continue  # all answers are from dspy's cache, or from this machine
         provider, name = model.split("/", 1) if "/" in model else ("openai", model)
@@ -85,8 +84,3 @@ def price_of(usage: Usage, models: Mapping[str, str]) -> float | None:
             return None
         total += used.prompt_tokens * sent + used.completion_tokens * written
     return total
-
-
-def _open() -> tuple[Ledger, ...]:
-    ledgers: tuple[Ledger, ...] = dspy.settings.get(_KEY, ())
-    return ledgers

@@ -91,7 +91,7 @@ def probe(config: BackboneConfig) -> dict[str, Any]:
     """Ask a model one small question, without cache and retries. ``problem`` is empty if it answers."""
     import dspy
 
-    from rb_dspy.backbones import Backbones, adapter_for
+    from rb_dspy.backbones import Backbones
     from rb_dspy.backbones.answers import reading
     from rb_dspy.backbones.errors import explain
 
@@ -101,7 +101,7 @@ def probe(config: BackboneConfig) -> dict[str, Any]:
         lm = Backbones(agent=config).lm("agent")
         own = lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens")
         cap = {} if own else {"max_tokens": _MAX_TOKENS}
-        with dspy.context(lm=lm.copy(cache=False, num_retries=0), adapter=reading(adapter_for(lm))):
+        with dspy.context(lm=lm.copy(cache=False, num_retries=0), adapter=reading(lm)):
             question = "Which colour has a clear sky at noon? Answer in one word."
             answer = str(dspy.Predict("question: str -> answer: str")(question=question, config=cap).answer).strip()
     except (RBError, dspy.DSPyError) as exc:

@@ -9,7 +9,7 @@ from typing import Any
 import dspy
 
 from rb_dspy import signatures
-from rb_dspy.backbones import lm_for, value
+from rb_dspy.backbones import active, value
 from rb_dspy.config import DistillConfig
 from rb_dspy.errors import UnparseableOutput
 from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
@@ -110,7 +110,7 @@ def read_drafts(said: dspy.Prediction, predict: Any, role: str, limit: int) -> D
         else:
             valid.append(draft)
     note = f"dropped: {'; '.join(dropped)}" if dropped else "" if valid else "no lesson proposed"
-    return Distilled(tuple(valid), note, str((getattr(predict, "lm", None) or lm_for(role)).model))
+    return Distilled(tuple(valid), note, str((getattr(predict, "lm", None) or active().lm(role)).model))
 
 
 def _words(content: str) -> str:

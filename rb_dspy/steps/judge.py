@@ -51,7 +51,7 @@ def judge_rollout(judge: JudgeProtocol, task: Task, trajectory: Trajectory) -> V
     if trajectory.known_label is not None:
         return Verdict(label=trajectory.known_label, reasons=trajectory.feedback or "stated by the caller")
     backbones = active()
-    lm = backbones.lm("judge") if backbones.has("judge") or backbones.has("agent") else dspy.settings.lm
+    lm = backbones.lm("judge") if {"judge", "agent"} & backbones.own.keys() else dspy.settings.lm
     try:
         with dspy.context(lm=lm):
             verdict = resolve(judge(task.without_ground_truth(), trajectory))

@@ -20,7 +20,6 @@ from rb_dspy.backbones import Backbones, active
 from rb_dspy.backbones.usage import price_of
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.state import prompts_of
-from rb_dspy.config import ROLES
 from rb_dspy.errors import BackboneError, RBError
 from rb_dspy.evaluation.chart import SOLVED, Line, known, picture, positions
 from rb_dspy.matts import BankProgram, MaTTS
@@ -222,11 +221,11 @@ def program_params(program: BankProgram) -> dict[str, Any]:
 def models_of(backbones: Backbones | None) -> dict[str, str]:
     """Role -> name of its model, for the agent and each role that has one of its own."""
     backbones = backbones or active()
-    roles = [role for role in ROLES if backbones.has(role)]
+    own = {role: str(lm.model) for role, lm in backbones.own.items()}
     try:
-        return {"agent": str(backbones.lm("agent").model)} | {role: str(backbones.lm(role).model) for role in roles}
+        return {"agent": str(backbones.lm("agent").model)} | own
     except BackboneError:  # the agent has none, because nothing is configured yet
-        return {role: str(backbones.lm(role).model) for role in roles}
+        return own
 
 
 def log_stream(run: RunLog, name: str, stream: TaskStream, *, context: str | None = None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import dspy
 
 from rb_dspy.backbones import Backbones
-from rb_dspy.config import ROLES, BackboneConfig, MattsConfig, ProgramConfig
+from rb_dspy.config import BackboneConfig, MattsConfig, ProgramConfig
 from rb_dspy.config_file import SAMPLING, load_settings, own_file
 from rb_dspy.environments import make_environment
 from rb_dspy.environments.named import environment_factory
@@ -76,7 +76,7 @@ def backbone_settings(backbones: BackbonesLike | None) -> dict[str, dict[str, An
     if backbones is None:
         return {}
     if isinstance(backbones, Backbones):
-        backbones = {role: backbones.lm(role) for role in ROLES if backbones.has(role)}
+        backbones = backbones.own
     tables = {role: _table(value) for role, value in backbones.items()}
     for role, table in tables.items():
         address = table.get("api_base", "")

@@ -116,6 +116,16 @@ def test_an_answer_of_brackets_ends_neither_a_stream_nor_its_continuation() -> N
         MaTTS(program, k=2)(task=tasks[1], bank=bank)
 
 
+def test_an_lm_has_an_adapter_of_its_own_until_one_is_configured() -> None:
+    lm = scripted_lm(lambda prompt: '{"label": "success"}')
+    lm.adapter = dspy.JSONAdapter()
+    for adapter, calls in ((None, 1), (dspy.ChatAdapter(), 2)):  # the second one is its fallback
+        lm.engine.prompts.clear()
+        with dspy.context(lm=lm, adapter=adapter):
+            said = call(dspy.Predict("task: str -> label: str"), "judge", temperature=0.0, max_tokens=10, task="t")
+        assert (said.label, len(lm.engine.prompts)) == ("success", calls)
+
+
 def test_a_key_in_an_unreadable_answer_is_not_stored() -> None:
     key = "sk-LEAKED0123456789abcdefLEAKED"
 

@@ -54,7 +54,8 @@ def test_the_predictors_own_lm_is_stronger_than_the_roles() -> None:
 def test_backbones_are_replaced_not_changed_and_never_saved() -> None:
     agent, other = named("agent"), named("other")
     backbones = Backbones(agent=agent)
-    assert backbones.replace(judge=other).lm("judge") is other
+    assert dict(backbones.replace(judge=other).own) == {"agent": agent, "judge": other}
+    assert dict(backbones.own) == {"agent": agent}
     assert backbones.lm("judge") is agent
     assert copy.deepcopy(backbones) is backbones
     with pytest.raises(ConfigError):
@@ -64,18 +65,20 @@ def test_backbones_are_replaced_not_changed_and_never_saved() -> None:
     with pytest.raises(ConfigError):
         Backbones.of({"referee": agent})
     with pytest.raises(ConfigError):
+        backbones.replace(referee=agent)
+    with pytest.raises(ConfigError):
         Backbones(agent=3)
 
 
 def test_equal_descriptions_share_one_lm_and_settings_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "k-123")
-    config = BackboneConfig(
-        model="openai/x", api_key_env="MY_KEY", api_base="http://127.0.0.1:9/v1", options={"top_p": 0.5}, num_retries=2
-    )
+    own = {"api_base": "http://127.0.0.1:9/v1", "max_tokens": 7, "timeout": 5.0, "temperature": 0.5}
+    config = BackboneConfig(model="openai/x", api_key_env="MY_KEY", options={"top_p": 0.5}, num_retries=2, **own)
     backbones = Backbones(agent=config, judge=config)
     lm = backbones.lm("agent")
     assert lm is backbones.lm("judge")
-    assert (lm.kwargs["top_p"], lm.kwargs["api_base"], lm.num_retries) == (0.5, "http://127.0.0.1:9/v1", 2)
+    assert {**own, "top_p": 0.5}.items() <= lm.kwargs.items()
+    assert (lm.num_retries, lm.cache) == (2, False)
     monkeypatch.delenv("MY_KEY")
     with pytest.raises(BackboneError, match="MY_KEY"):
         Backbones(agent=config)

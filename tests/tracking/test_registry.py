@@ -29,6 +29,8 @@ from rb_dspy.cli.main import main
 from rb_dspy.compile.state import prompts_of, set_state
 from rb_dspy.errors import ConfigError, InputError, RBError, SignatureChanged
 from rb_dspy.testing import Corridor, Lock, scripted_lm
+from rb_dspy.tracking.runs import models_of
+from rb_dspy.tracking.settings import backbone_settings
 from tests.tracking.samples import BETTER, EMBEDDER, compiled, provider, question
 from tests.worlds import answers, lock
 
@@ -309,6 +311,13 @@ def test_a_key_is_never_stored_and_the_rest_of_a_backbone_is(
         (answer,) = tracker.load(name, version=1).predict([question()])
         assert answer.answer == "0000"
         assert asked == [("mine", "Bearer sk-usual")]
+
+
+def test_only_the_models_of_their_own_are_named_by_role() -> None:
+    backbones = Backbones(agent="openai/a", judge="openai/b")
+    assert models_of(backbones) == {"agent": "openai/a", "judge": "openai/b"}
+    assert backbone_settings(backbones).keys() == {"agent", "judge"}
+    assert models_of(Backbones(judge="openai/b")) == {"judge": "openai/b"}
 
 
 def test_settings_of_this_place_come_before_the_stored_backbones(
