@@ -48,7 +48,7 @@ def get(
     """Download a model, unless it exists. Continues an interrupted download."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from rb_dspy.backbones import models
+    from rb_dspy.cli import download
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
@@ -57,7 +57,7 @@ def get(
         def show(done: int, total: int, what: str) -> None:
             progress.update(bar, completed=done, total=total, description=what)
 
-        path = models.get(name, source=source, progress=show, verify=verify)
+        path = download.get(name, source=source, progress=show, verify=verify)
     emit({"name": name, "path": path})
     say(f"{name} is here: {path}")
 

@@ -29,6 +29,7 @@ from rb_dspy.backbones.local import (
     server_key,
     stop_servers,
 )
+from rb_dspy.cli import download
 from rb_dspy.config import BackboneConfig
 from rb_dspy.errors import ConfigError, MissingDependency, ModelFileError
 
@@ -37,7 +38,7 @@ NAME = "local/smollm2-135m"
 
 @pytest.fixture(scope="module", autouse=True)
 def _servers_end() -> Iterator[None]:
-    models.get("smollm2-135m")
+    download.get("smollm2-135m")
     yield
     stop_servers()
 
