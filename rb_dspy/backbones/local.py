@@ -89,14 +89,17 @@ class LocalLM(dspy.LM):
         return {**state, "context": self.server.context, "slots": self.server.slots, "threads": self.server.threads}
 
     def _connected(self, prompt: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Start the server if it is not running, and return ``kwargs`` with a seed."""
+        """Start the server if it is not running, and return ``kwargs`` with a seed.
+
+        Raises ``ModelFileError`` or ``BackboneError`` if the server cannot start.
+        """
         self.kwargs["api_base"] = running_server(self.server).url
         settings = {**self.kwargs, **kwargs}
         if isinstance(prompt, lm15.Request) or "request" in kwargs or settings.get("seed") is not None:
             return kwargs
         rollout = settings.get("rollout_id") or 0
         number = rollout if isinstance(rollout, int) else zlib.crc32(repr(rollout).encode())
-        return {**kwargs, "seed": number % 2**31}
+        return {**kwargs, "seed": number % 2**31}  # a small rollout id itself
 
 
 @dataclass(frozen=True)
@@ -200,6 +203,7 @@ def _forget_servers() -> None:
         with server.process:
             server.process.returncode = 0  # not a child of this process, so it is not waited for
     _servers.clear()
+    server_key.cache_clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -199,13 +199,14 @@ def wait_until(condition: Callable[[], bool]) -> None:
 PARENTS = """
 import os, signal, sys, time
 from pathlib import Path
-from rb_dspy.backbones.local import ServerSettings, running_server
+from rb_dspy.backbones.local import ServerSettings, running_server, server_key
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts jobs in the background without it
-settings = ServerSettings(Path(sys.argv[1]), 512, 1, 1)
+settings, key = ServerSettings(Path(sys.argv[1]), 512, 1, 1), server_key()
 for way in ("ends", "interrupted", "killed"):
     if os.fork() > 0:
         continue
     os.setsid()
+    assert server_key() != key
     child = running_server(settings).process.pid
     forked = os.fork() if way == "killed" else -1
     if forked != 0:
