@@ -2,7 +2,7 @@
 
 from . import errors as errors, testing as testing
 from .backbones import Backbones as Backbones
-from .bank import BankStore as BankStore, MemoryBank as MemoryBank, Pending as Pending
+from .bank import MemoryBank as MemoryBank, Pending as Pending
 from .compile.compile import compile_program as compile_program
 from .compile.result import Compiled as Compiled
 from .compile.state import load_program as load_program, save_program as save_program
@@ -16,6 +16,7 @@ from .config import (
     RetrieveConfig as RetrieveConfig,
     Settings as Settings,
     TrackingConfig as TrackingConfig,
+    TrustConfig as TrustConfig,
 )
 from .config_file import load_settings as load_settings
 from .environments import make_environment as make_environment
@@ -29,12 +30,14 @@ from .protocols import (
     EnvironmentFactory as EnvironmentFactory,
     EnvironmentFamily as EnvironmentFamily,
     Judge as Judge,
+    Redactor as Redactor,
     Reranker as Reranker,
 )
 from .schema import (
     Change as Change,
     Experience as Experience,
     ExperienceDraft as ExperienceDraft,
+    ItemDraft as ItemDraft,
     MemoryDraft as MemoryDraft,
     MemoryItem as MemoryItem,
     Outcome as Outcome,
@@ -44,6 +47,7 @@ from .schema import (
     Step as Step,
     Task as Task,
     Trajectory as Trajectory,
+    Uses as Uses,
     Verdict as Verdict,
 )
 from .steps import Memory as Memory

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 import pydantic
@@ -12,6 +13,7 @@ from pydantic import Field, JsonValue
 
 from rb_dspy.config_errors import config_error
 from rb_dspy.redaction import SECRET_NAME
+from rb_dspy.schema import Level
 
 Role = Literal["agent", "judge", "distiller", "contraster", "selector"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -264,6 +266,57 @@ class BankConfig(_Config):
     """Name of the embedder; a bank stays with its first embedder until ``bank reindex``."""
 
 
+class TrustConfig(_Config):
+    """Which sources of lessons are trusted, and how far."""
+
+    origins: dict[str, Level] = {}
+    """Origin, or a pattern such as ``env:*``, -> level. ``held``: not shown until ``bank approve``; ``learned``: shown,
+    without the cap; ``owner``: as what you write yourself."""
+    default: Level = "learned"
+    """Level of other origins than those above, your own, and environments, which are code that you chose; but
+    ``env:web`` shows what strangers write."""
+    cap: int | None = Field(default=1, ge=1)
+    """Places of k that an origin gets which only has the default level; None: all."""
+    near: float = Field(default=0.9, ge=0, le=2)
+    """Cosine from which two lessons say the same: such a lesson is held if the first was removed, and is shown after
+    all others if the first is shown. Above 1: never."""
+    corroborate: int = Field(default=2, ge=1)
+    """Other origins that must say the same as a held lesson for ``bank list --held`` to point it out."""
+
+    def level(self, origin: str) -> Level:
+        """The level of an origin."""
+        return self._named(origin) or self.default
+
+    def is_capped(self, origin: str) -> bool:
+        """Whether the lessons of an origin share ``cap`` places."""
+        return self.cap is not None and self._named(origin) is None
+
+    def _named(self, origin: str) -> Level | None:
+        patterns = [each for each in self.origins if fnmatchcase(origin, each)]
+        if patterns:
+            return self.origins[max(patterns, key=lambda each: (each == origin, len(each)))]
+        return _known_level(origin)
+
+
+def _known_level(origin: str) -> Level | None:
+    """The level of an origin whose texts come from you, your program, or an environment that you chose."""
+    if origin == "user":  # MemoryBank.add
+        return "owner"
+    is_environment = origin.startswith("env:") and not origin.startswith(_STRANGERS)
+    return "learned" if origin in ("", "caller") or is_environment else None
+
+
+_STRANGERS = ("env:web",)
+"""Environments whose texts are written by people whom nobody chose."""
+
+
+def source_name(origin: str) -> str:
+    """The kind of an origin, for a prompt, such as ``mail`` of ``mail:customer-17``; empty for your program's own."""
+    if origin != "user" and _known_level(origin):
+        return ""
+    return re.sub(r"[^\w-]", "", origin.removeprefix("env:").partition(":")[0])[:20]
+
+
 class RunConfig(_Config):
     """What ``rb-dspy run`` does."""
 
@@ -306,6 +359,8 @@ class Settings(_Config):
     """What ``rb-dspy run`` does."""
     bank: BankConfig = BankConfig()
     """Where lessons are stored."""
+    trust: TrustConfig = TrustConfig()
+    """Which sources of lessons are trusted, and how far."""
     program: ProgramConfig = ProgramConfig()
     """The steps of the program."""
     matts: MattsConfig | None = None

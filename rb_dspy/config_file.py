@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def load_settings(
     options: Mapping[str, tuple[str, Any]] | None = None,
     *,
     own: Path | None = None,
-    part: str = "",
+    parts: Collection[str] = (),
 ) -> Settings:
     """Read ``own``, then ``path``, environment variables, ``key=value`` overrides and ``options``; the last one wins.
 
@@ -59,7 +59,7 @@ def load_settings(
         options: Key -> (name of the command's option, value).
         own: The user's own TOML file, if it exists. If it is given, ``path`` is not trusted: unless another source
             repeats the value, it may set steps, streams and sampling, but no address, header, or variable with a key.
-        part: The only table that the caller uses, so that the others need no confirmation; empty: all.
+        parts: The only tables that the caller uses, so that the others need no confirmation; empty: all.
 
     Raises:
         ConfigError: The file is missing or not TOML, a key is unknown or has a bad value, or a value of ``path`` needs
@@ -88,7 +88,7 @@ def load_settings(
         for keys, value in map(_full, theirs):
             key = ".".join(keys)
             unset = sources[key] != str(path) or (keys, value) in confirmed
-            if not (unset or part not in ("", keys[0]) or _is_harmless(keys, value)):
+            if not (unset or (parts and keys[0] not in parts) or _is_harmless(keys, value)):
                 raise ConfigError(
                     f"{path}: {key} needs your confirmation, because this file may be another person's and could send"
                     f" your keys or data elsewhere; repeat it as --set {key}=VALUE, or in your own file, {own}"
@@ -166,6 +166,10 @@ def _is_harmless(keys: tuple[str, ...], value: Any) -> bool:
             return _in_folder(value)
         case ("run" | "program" | "matts", *_) | ("bank", "scope") | ("tracking", "enabled" | "experiment" | "traces"):
             return True
+        case ("trust", "origins", _) | ("trust", "default"):
+            return bool(value == "held")  # it can lower, never raise
+        case ("trust", "cap"):
+            return bool(value == 1)
         case ("bank", "embedder"):
             return re.fullmatch(r"[\w-]+", value) is not None  # an installed one, not OWNER/MODEL of a hub
         case ("bank", "url"):

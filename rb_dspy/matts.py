@@ -75,6 +75,7 @@ class MaTTS(Learner):
         self.config = MattsConfig(**{**dict(config or MattsConfig()), **changes})
         self.backbones = program.backbones
         self.environments = program.environments
+        self.redactor = program.redactor
         self.retrieve = program.retrieve
         self.act = program.act
         self.judge: Any = program.judge

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import dspy
 
@@ -22,10 +22,13 @@ from rb_dspy.environments import make_environment
 from rb_dspy.errors import ConfigError, InputError, InvalidTask, UnparseableOutput
 from rb_dspy.importers import Foreign, to_trajectory
 from rb_dspy.importers.trajectory import validate
-from rb_dspy.protocols import EnvironmentFactory, Judge as JudgeProtocol, Reranker
-from rb_dspy.schema import Experience, Polarity, Task, Trajectory, Verdict
+from rb_dspy.protocols import EnvironmentFactory, Judge as JudgeProtocol, Redactor, Reranker
+from rb_dspy.redaction import redact
+from rb_dspy.schema import Experience, Polarity, Task, Trajectory, Verdict, cleaned
 from rb_dspy.steps import Act, Distill, Distilled, Judge, Memory, Retrieve, Selection, judge_rollout
 from rb_dspy.steps.memory import render
+
+Cleaned = TypeVar("Cleaned", Task, Trajectory)
 
 MAX_TRIES = 3
 """After this many unparseable answers of the judge or the distiller, a rollout is appended without lessons."""
@@ -46,6 +49,7 @@ class Learner(dspy.Module):
 
     backbones: Backbones | None
     environments: EnvironmentFactory
+    redactor: Redactor
     retrieve: Retrieve
 
     def forward(
@@ -56,6 +60,7 @@ class Learner(dspy.Module):
         environments: EnvironmentFactory | None = None,
         run_id: str = "",
         learn: bool = True,
+        origin: str = "",
     ) -> dspy.Prediction:
         """Do ``task`` with the lessons in the bank, and learn from the rollout.
 
@@ -67,6 +72,9 @@ class Learner(dspy.Module):
             run_id: A run learns from each task once: if it has, nothing is done, and the stored rollout is returned
                 with its verdict. Without a ``run_id`` every call is a new run.
             learn: If False, only retrieve and act; ``verdict`` and ``experience`` are None then.
+            origin: Where the texts of the task come from, if not from its environment, such as ``mail:customer-17``;
+                ``TrustConfig`` decides how far what is learned from them is trusted. Empty: ``env:`` and the name of
+                the environment.
 
         Returns:
             ``answer``, ``trajectory``, ``verdict``, ``memory`` (the lessons shown to the agent), ``memory_items`` (the
@@ -89,11 +97,17 @@ class Learner(dspy.Module):
             memory = self.recall(task, bank)
             task = as_task(task)
             # each rollout is stored when it ends, so that a crash loses none
-            keep = partial(bank.record, task, run_id=run_id, shown=memory.items) if learn else lambda trajectory: None
-            rollouts, more = self._rollouts(task, memory, environments or self.environments, keep)
+            origin = checked_name("origin", origin or f"env:{task.env}")
+            record = partial(bank.record, run_id=run_id, shown=memory.items, origin=origin)
+            rollouts, more = self._rollouts(
+                task,
+                memory,
+                environments or self.environments,
+                lambda rollout: record(self._clean(task), self._clean(rollout)) if learn else None,
+            )
             if not learn:
                 return self._prediction(self._lessons(task, rollouts, learn), rollouts, memory, ledger, **more)
-            return self._learn(task, rollouts, bank, memory, ledger, run_id=run_id, **more)
+            return self._learn(task, rollouts, bank, memory, ledger, run_id=run_id, origin=origin, **more)
 
     def recall(self, task: Task | str, bank: MemoryBank) -> Memory:
         """Retrieve for an external agent: put ``.block`` into its prompt; ``.items`` are the lessons in it."""
@@ -108,7 +122,8 @@ class Learner(dspy.Module):
         """
         task, rollouts, memory = pending.task, pending.trajectories, render(pending.shown)
         with session(self.backbones) as ledger:
-            return self._learn(task, rollouts, pending.bank, memory, ledger, run_id=pending.run_id)
+            where = {"run_id": pending.run_id, "origin": pending.origin}
+            return self._learn(task, rollouts, pending.bank, memory, ledger, **where)
 
     async def aforward(self, *args: Any, **kwargs: Any) -> dspy.Prediction:
         """``forward`` for asyncio: runs in its own thread."""
@@ -121,6 +136,10 @@ class Learner(dspy.Module):
     async def aresume(self, pending: Pending) -> dspy.Prediction:
         """``resume`` for asyncio."""
         return await run_in_thread(self.resume, pending)
+
+    def _clean(self, value: Cleaned) -> Cleaned:
+        """A task or a rollout without secrets; the arguments of an environment stay."""
+        return cleaned(value, self.redactor)
 
     def _rollouts(
         self, task: Task, memory: Memory, environments: EnvironmentFactory, keep: Callable[[Trajectory], object]
@@ -141,15 +160,19 @@ class Learner(dspy.Module):
         ledger: Ledger,
         *,
         run_id: str,
+        origin: str,
         **more: Any,
     ) -> dspy.Prediction:
-        """Append the lessons of rollouts that are pending in ``bank``.
+        """Append the lessons of rollouts that are pending in ``bank``; judge, distiller and bank get them redacted.
 
         The experience is None if the run learned from other rollouts of the task meanwhile.
 
         Raises:
             UnparseableOutput: The bank counts the tries; at the last one, only if these rollouts are a correction.
         """
+        answers = [rollout.answer for rollout in rollouts]
+        task, rollouts = self._clean(task), tuple(map(self._clean, rollouts))
+        more |= {"answers": answers}
         try:
             lessons = self._lessons(task, rollouts)
         except UnparseableOutput as exc:
@@ -168,6 +191,7 @@ class Learner(dspy.Module):
             polarity=lessons.polarity,
             distiller=lessons.drafts.distiller,
             note=lessons.drafts.note,
+            origin=origin,
             shown=memory.items,
             again=False,  # a deleted lesson stays deleted,
             recorded=True,  # and a removed rollout stays removed
@@ -185,12 +209,13 @@ class Learner(dspy.Module):
         ledger: Ledger,
         experience: Experience | None = None,
         stored: bool = False,
+        answers: Sequence[str | None] = (),
         **more: Any,
     ) -> dspy.Prediction:
-        """Return the prediction of a call, for the selected rollout."""
+        """Return the prediction of a call, for the selected rollout; ``answers``: as they were before redaction."""
         chosen = lessons.selection.index
         return dspy.Prediction(
-            answer=rollouts[chosen].answer,
+            answer=(answers or [rollout.answer for rollout in rollouts])[chosen],
             trajectory=rollouts[chosen],
             verdict=lessons.verdicts[chosen] if lessons.verdicts else None,
             memory=memory,
@@ -214,6 +239,8 @@ class ReasoningBank(Learner):
         environments: Makes the environment of a rollout from the task.
         judge: Replaces the LLM judge: ``(task, trajectory) -> Verdict``; may be async.
         reranker: Chooses among ``RetrieveConfig.candidates`` matches.
+        redactor: Takes secrets out of a text before a judge, a distiller or the bank gets it; the agent, and the answer
+            that is returned, keep them. Default: keys and passwords, see ``rb_dspy.redaction``.
     """
 
     def __init__(
@@ -224,6 +251,7 @@ class ReasoningBank(Learner):
         environments: EnvironmentFactory = make_environment,
         judge: JudgeProtocol | None = None,
         reranker: Reranker | None = None,
+        redactor: Redactor = redact,
     ) -> None:
         super().__init__()
         if not isinstance(config, ProgramConfig | None):
@@ -231,6 +259,7 @@ class ReasoningBank(Learner):
         config = config or ProgramConfig()
         self.backbones = Backbones.of(backbones)
         self.environments = environments
+        self.redactor = redactor
         self.retrieve = Retrieve(config.retrieve, reranker)
         self.act = Act(config.act)
         self.judge: Any = Judge(config.judge) if judge is None else judge
@@ -247,6 +276,7 @@ class ReasoningBank(Learner):
         outcome: float | None = None,
         verdict: Literal["success", "failure"] | None = None,
         feedback: str = "",
+        origin: str = "caller",
     ) -> Experience:
         """Judge and distill a rollout of an external agent, and append the lessons.
 
@@ -260,6 +290,8 @@ class ReasoningBank(Learner):
             outcome: The known outcome, from 0.0 to 1.0; success from 0.5 on. The judge is not called then.
             verdict: The known outcome as a label; pass either ``outcome`` or ``verdict``.
             feedback: A correction or a remark in words; the distiller's best evidence.
+            origin: Where the rollout's texts come from, such as ``mail:customer-17``; ``TrustConfig`` decides how far
+                its lessons are trusted.
 
         An ``outcome``, ``verdict`` or ``feedback`` for a rollout that was learned from without it, or with another one,
         is a correction: the rollout is learned from again. The new experience replaces the first; edited lessons stay.
@@ -276,11 +308,14 @@ class ReasoningBank(Learner):
                 f"memory must be the object returned by recall(), not a {type(memory).__name__}; pass `memory`, not its"
                 " block"
             )
-        task = as_task(task)
-        rollout = to_trajectory(task, trajectory)
+        task = self._clean(as_task(task))
+        rollout = self._clean(to_trajectory(task, trajectory))
         label = _label(outcome, verdict)
         if label or feedback:
-            stated = {"known_label": label or rollout.known_label, "feedback": feedback or rollout.feedback}
+            stated = {
+                "known_label": label or rollout.known_label,
+                "feedback": (self.redactor(feedback) if isinstance(feedback, str) else feedback) or rollout.feedback,
+            }
             rollout = validate({**dict(rollout), **stated})
         known = bank.known(task, rollout, run_id=run_id)
         if known is not None and not corrects(task, [rollout], known.trajectories):
@@ -293,8 +328,9 @@ class ReasoningBank(Learner):
             return known
         memory = memory or Memory()
         with session(self.backbones) as ledger:
-            bank.record(task, rollout, run_id=run_id, shown=memory.items)
-            done: Experience | None = self._learn(task, (rollout,), bank, memory, ledger, run_id=run_id).experience
+            bank.record(task, rollout, run_id=run_id, shown=memory.items, origin=origin)
+            learned = self._learn(task, (rollout,), bank, memory, ledger, run_id=run_id, origin=origin)
+            done: Experience | None = learned.experience
             return done or self.learn(task, rollout, bank, run_id=run_id)  # another call of the run was faster
 
     async def alearn(self, *args: Any, **kwargs: Any) -> Experience:

@@ -141,6 +141,15 @@ class Judge(Protocol):
     def __call__(self, task: Task, trajectory: Trajectory) -> Verdict | Awaitable[Verdict]: ...
 
 
+class Redactor(Protocol):
+    """Takes secrets, or personal data, out of a text. Safe to call from several threads.
+
+    It is called again with texts that it returned, which must not change them. An error counts as one of the program.
+    """
+
+    def __call__(self, text: str, /) -> str: ...
+
+
 class Reranker(Protocol):
     """Reorders retrieved experiences, and may drop some. Safe to call from several threads."""
 

@@ -7,7 +7,8 @@ is proposed by a distiller; an *item* has been admitted to a bank.
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 from pydantic import Field, JsonValue
@@ -18,13 +19,21 @@ from rb_dspy.text import html_table, invisible, normalize
 
 MAX_INSTRUCTION = 100_000
 """Longest task instruction, in characters."""
+MAX_CONTENT = 100_000
+"""Longest content of an item that is no lesson, in characters."""
+MAX_DATA = 16_000
+"""Most bytes of an item's data."""
 
 Text = Annotated[str, pydantic.AfterValidator(normalize)]
 """Text that an agent, an environment or a person wrote: normalized, never rejected (see ``rb_dspy.text``)."""
 
 Label = Literal["success", "failure", "unknown"]
 Polarity = Literal["success", "failure"]
-ChangeKind = Literal["append", "edit", "delete", "rollback", "purge"]
+ChangeKind = Literal["append", "edit", "mark", "delete", "rollback", "purge"]
+Level = Literal["held", "learned", "owner"]
+"""How far a lesson is trusted. ``held``: stored and listed, never shown; ``owner``: a person wrote or approved it."""
+LEVELS: tuple[Level, ...] = ("held", "learned", "owner")
+"""The levels in order; a bank stores their places."""
 StopReason = Literal["done", "max_steps", "context", "unparseable", "external"]
 """Why a rollout ended: the environment ended it; the step limit; the context window; an answer of the agent that could
 not be parsed; an agent loop outside rb_dspy."""
@@ -152,6 +161,33 @@ class Trajectory(Frozen):
         return "unparseable" if value == "unreadable" else value
 
 
+TaskOrTrajectory = TypeVar("TaskOrTrajectory", Task, Trajectory)
+
+
+def cleaned(value: TaskOrTrajectory, redact: Callable[[str], str]) -> TaskOrTrajectory:
+    """A task or a trajectory whose texts went through ``redact``; ids and the arguments of environments stay."""
+
+    def clean(given: Any) -> Any:
+        if isinstance(given, str):
+            return redact(given) if given else given
+        if isinstance(given, tuple):
+            return tuple(map(clean, given))
+        if isinstance(given, Step | Check | Task | Trajectory):
+            texts = {name: clean(each) for name, each in dict(given).items() if name in _CLEANED}
+            changed = {name: each for name, each in texts.items() if each != getattr(given, name)}
+            return given.model_copy(update=changed) if changed else given
+        return given
+
+    result: TaskOrTrajectory = clean(value)
+    return result
+
+
+_CLEANED = {
+    *("instruction", "key", "steps", "answer", "first_observation", "feedback", "checks"),
+    *("thought", "action", "observation", "findings"),
+}
+
+
 class Verdict(Frozen):
     """A judge's opinion of a rollout; never ground truth.
 
@@ -183,11 +219,39 @@ class Provenance(Frozen):
     """Source of the item: an imported file, another agent, a person; empty if this program learned it itself."""
 
 
+class ItemDraft(MemoryDraft):
+    """A draft of another kind than a lesson: a whole case, a workflow, a bullet.
+
+    Its content has up to ``MAX_CONTENT`` characters. The kind decides which texts are embedded: of ``case`` and
+    ``workflow`` title and description, of ``bullet`` the content, of any other kind all three.
+    """
+
+    content: str = Field(max_length=MAX_CONTENT)
+    kind: str = Field(min_length=1, max_length=40, pattern=r"^[a-z][a-z0-9_-]*$")
+    data: dict[str, JsonValue] = Field(default_factory=dict)
+    """JSON of up to 16,000 bytes, which is stored with the item."""
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _complete(cls, data: Any) -> Any:
+        return data
+
+    @pydantic.field_validator("data")
+    @classmethod
+    def _check_data(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        if len(json.dumps(value, allow_nan=False)) > MAX_DATA:
+            raise ValueError(f"expected JSON of at most {MAX_DATA:,} bytes")
+        return value
+
+    def __hash__(self) -> int:
+        return hash((self.title, self.description, self.content, self.kind))
+
+
 class MemoryItem(Frozen):
-    """A lesson in a bank. The items of a bank are ordered by ``seq``, never by time.
+    """A lesson in a bank, or an item of another ``kind``. The items of a bank are ordered by ``seq``, never by time.
 
     The same text learned twice in a scope is one item with two provenances, the earliest first. ``polarity`` is that of
-    the earliest.
+    the earliest, ``level`` the highest of them, or ``owner`` if the item was approved. ``data``: see ``ItemDraft``.
     """
 
     id: str
@@ -196,8 +260,14 @@ class MemoryItem(Frozen):
     title: str
     description: str
     content: str
+    kind: str = "lesson"
+    data: dict[str, JsonValue] = Field(default_factory=dict)
+    level: Level = "learned"
     polarity: Polarity
     provenances: Annotated[tuple[Provenance, ...], Field(min_length=1)]
+
+    def __hash__(self) -> int:
+        return hash((self.scope, self.id, self.seq))
 
     @property
     def provenance(self) -> Provenance:
@@ -217,6 +287,9 @@ class Retrieved(Frozen):
     task_id: str
     instruction: str
     items: tuple[MemoryItem, ...]
+    outranks: bool = True
+    """False if others are not to be left out because this one is so much better: its origin is not trusted by name, or
+    many say the same."""
 
 
 class Experience(Frozen):
@@ -235,7 +308,10 @@ class Experience(Frozen):
     origin: str = ""
     """See ``Provenance.origin``."""
     shown: tuple[str, ...] = ()
-    """Ids of the items that the agent was shown."""
+    """Ids of the items and experiences that the agent was shown."""
+    level: Level = "learned"
+    reward: float | None = None
+    """Ground truth, from 0 to 1, if it is known."""
     created_at: str = ""
     """ISO 8601, UTC; for display, never for order."""
 
@@ -250,7 +326,8 @@ class Experience(Frozen):
 class ExperienceDraft(Frozen):
     """An experience before a bank admits it: one or more rollouts, their verdicts (aligned), and the lessons' drafts.
 
-    ``polarity`` None follows the verdicts: success if any rollout succeeded, else failure.
+    ``polarity`` None follows the verdicts: success if any rollout succeeded, else failure. ``reward`` None follows what
+    is known of the rollouts: the share of successes.
     """
 
     task: Task
@@ -263,7 +340,57 @@ class ExperienceDraft(Frozen):
     note: str = ""
     origin: str = ""
     shown: tuple[str, ...] = ()
-    """Ids of the items that the agent was shown."""
+    """Ids of the items and experiences that the agent was shown."""
+    cited: tuple[str, ...] = ()
+    """Those that it said it used."""
+    reward: float | None = Field(default=None, ge=0, le=1)
+
+
+class Use(Frozen):
+    """One time that an item or an experience was shown to an agent, and what came of it."""
+
+    experience_id: str
+    """The experience that was learned from the rollout."""
+    task_id: str
+    run_id: str
+    place: int
+    """Its place in the prompt, from 0 on."""
+    cited: bool
+    """Whether the agent said that it used it."""
+    label: Label
+    """The verdict; success if any of several rollouts was judged a success."""
+    reward: float | None
+    """Ground truth, if it is known."""
+    seq: int
+    """The number of that experience: uses are ordered by it."""
+
+    @property
+    def succeeded(self) -> bool | None:
+        """By the reward if it is known (0.5 or more), else by the verdict; None if that is unknown."""
+        if self.reward is not None:
+            return self.reward >= 0.5
+        return None if self.label == "unknown" else self.label == "success"
+
+
+class Uses(tuple[Use, ...]):
+    """All uses of one item or experience, oldest first."""
+
+    __slots__ = ()
+
+    @property
+    def succeeded(self) -> int:
+        """After how many the rollout was a success."""
+        return sum(use.succeeded is True for use in self)
+
+    @property
+    def failed(self) -> int:
+        """After how many it was a failure."""
+        return sum(use.succeeded is False for use in self)
+
+    @property
+    def tasks(self) -> list[str]:
+        """Ids of the tasks, without repetition."""
+        return list(dict.fromkeys(use.task_id for use in self))
 
 
 class Snapshot(Frozen):
@@ -280,7 +407,10 @@ class Snapshot(Frozen):
 
 
 class Change(Frozen):
-    """An entry of a bank's journal. ``before`` and ``after`` are the texts of an edited item."""
+    """An entry of a bank's journal.
+
+    ``before`` and ``after`` are the texts of an edited item; ``mark`` is the name of a mark, and ``note`` its value.
+    """
 
     seq: int
     kind: ChangeKind
@@ -290,6 +420,7 @@ class Change(Frozen):
     """The reason for the change, as the caller stated it."""
     before: MemoryDraft | None = None
     after: MemoryDraft | None = None
+    mark: str = ""
     created_at: str = ""
 
 

@@ -13,11 +13,25 @@ from hashlib import sha256
 from typing import Any
 
 import pydantic
+from pydantic import JsonValue
 
-from rb_dspy.bank.store.base import ExperienceRow, ItemRow
+from rb_dspy.bank.store.base import HELD, ExperienceRow, ItemRow
 from rb_dspy.bank.store.overlay import Reader
+from rb_dspy.bank.store.tables import embedded_text
 from rb_dspy.errors import CorruptBank, InputError
-from rb_dspy.schema import ExperienceDraft, Label, MemoryDraft, MemoryItem, Task, Trajectory, Verdict
+from rb_dspy.schema import (
+    LEVELS,
+    Experience,
+    ExperienceDraft,
+    ItemDraft,
+    Label,
+    Level,
+    MemoryDraft,
+    MemoryItem,
+    Task,
+    Trajectory,
+    Verdict,
+)
 from rb_dspy.text import first_error, invisible, normalize, without_invisible
 
 _log = logging.getLogger("rb_dspy.bank")
@@ -42,8 +56,15 @@ class NewExperience:
     draft: ExperienceDraft
     row: ExperienceRow
     items: tuple[ItemRow, ...]
+    """The level of an item is at least that of its row: 2 if it was edited, else 0."""
     corrects: str = ""
     """The id of the experience that it replaces."""
+    held: frozenset[str] = frozenset()
+    """Ids of items that are held, whatever the level of the experience."""
+    marks: tuple[tuple[str, str, str], ...] = ()
+    """Id, name and value of marks that it comes with."""
+    stated: bool = False
+    """Whether its level is final; otherwise what was shown may lower it."""
     recorded: bool = False
     """Whether its rollouts have to be pending still when it is stored."""
 
@@ -59,8 +80,9 @@ def checked_name(what: str, name: object) -> str:
     return name
 
 
-def admit(draft: ExperienceDraft, *, created_at: str = "") -> NewExperience:
-    """Convert a draft to an experience to be stored. Lessons with the same text become one item.
+def admit(draft: ExperienceDraft, level: Level, *, created_at: str = "") -> NewExperience:
+    """Convert a draft from an origin of ``level`` to an experience to be stored. Lessons with the same text become one
+    item.
 
     Raises ``InputError`` if task, trajectories and verdicts do not match, or a lesson has no title or no content.
     """
@@ -85,9 +107,16 @@ def admit(draft: ExperienceDraft, *, created_at: str = "") -> NewExperience:
         polarity=draft.polarity or ("success" if label == "success" else "failure"),
         instruction=task.key or task.instruction,
         created_at=created_at or now(),
+        level=LEVELS.index(level),
+        reward=_reward(draft),
         payload=pack_rollouts(task, draft.trajectories, draft.verdicts),
     )
     return NewExperience(draft, row, tuple({item.id: item for item in map(new_item, draft.drafts)}.values()))
+
+
+def _reward(draft: ExperienceDraft) -> float | None:
+    known = [rollout.known_label == "success" for rollout in draft.trajectories if rollout.known_label]
+    return draft.reward if draft.reward is not None or not known else sum(known) / len(known)
 
 
 class Rollouts(pydantic.BaseModel):
@@ -116,21 +145,23 @@ def unpack_rollouts(payload: bytes, what: str) -> Rollouts:
         raise CorruptBank(f"{what} is damaged ({exc!s:.100}); restore a backup") from None
 
 
-def item_ids(scope: str, shown: Sequence[MemoryItem]) -> tuple[str, ...]:
-    """Return the ids of the shown items. Items of other scopes are skipped, with a warning in the log."""
+def ids_of(scope: str, shown: Sequence[MemoryItem | Experience]) -> tuple[str, ...]:
+    """Return the ids of what was shown. What is of other scopes is skipped, with a warning in the log."""
     items = tuple(shown)
     own = dict.fromkeys(item.id for item in items if item.scope == scope)
     if others := sum(item.scope != scope for item in items):
-        _log.warning("scope %r: %d shown lessons of other scopes are not noted", scope, others)
+        _log.warning("scope %r: %d shown lessons or experiences of other scopes are not noted", scope, others)
     return tuple(own)
 
 
-def checked_draft(texts: Mapping[str, Any]) -> MemoryDraft:
+def checked_draft(
+    texts: Mapping[str, Any], kind: str = "lesson", data: Mapping[str, JsonValue] | None = None
+) -> MemoryDraft:
     """Return a draft with these texts. Raises ``InputError`` if a text is too long or not valid."""
     if odd := next((name for name, text in texts.items() if not isinstance(text, str)), ""):
         raise InputError(f"{odd}: got {type(texts[odd]).__name__}; expected a text")
     try:
-        draft = MemoryDraft(**texts)
+        draft = MemoryDraft(**texts) if kind == "lesson" and not data else ItemDraft(**texts, kind=kind, data=data)
     except pydantic.ValidationError as exc:
         raise refused(exc) from None
     for name, text in texts.items():
@@ -147,20 +178,22 @@ def refused(exc: pydantic.ValidationError) -> InputError:
 
 def new_item(draft: MemoryDraft) -> ItemRow:
     """Convert a draft to an item. Raises ``InputError`` if it has no title or no content."""
-    texts = (without_invisible(normalize(text)) for text in (draft.title, draft.description, draft.content))
-    return named_item(*texts)
-
-
-def named_item(title: str, description: str, content: str) -> ItemRow:
-    """The row of an item, whose id is a hash of the text: the same lesson twice is one item.
-
-    Raises ``InputError`` if it has no title or no content.
-    """
+    title, description, content = (
+        without_invisible(normalize(text)) for text in (draft.title, draft.description, draft.content)
+    )
     if not (title.strip() and content.strip()):
         missing = "content" if title.strip() else "title"
         raise InputError(f"a lesson ({title[:40]!r}) has no {missing}; expected a title and a content")
-    id = f"m{_hash('item', title, description, content)}"
-    return ItemRow(0, id, None, 0, 0, "", "success", title, description, content)
+    kind, data = (draft.kind, draft.data) if isinstance(draft, ItemDraft) else ("lesson", {})
+    packed = json.dumps(data, separators=(",", ":"), sort_keys=True)
+    id = item_id(title, description, content, kind, packed)
+    return ItemRow(0, id, None, 0, 0, "", "success", title, description, content, kind, packed, "", HELD)
+
+
+def item_id(title: str, description: str, content: str, kind: str, data: str) -> str:
+    """A hash of what an item says: the same lesson twice is one item."""
+    more = () if (kind, data) == ("lesson", "{}") else (kind, data)
+    return f"m{_hash('item', title, description, content, *more)}"
 
 
 def identity(task: Task, trajectories: Sequence[Trajectory], *, run_id: str) -> str:
@@ -201,8 +234,8 @@ def attempt_id(run_id: str, task_id: str) -> str:
 
 
 def item_text(item: ItemRow | MemoryItem) -> str:
-    """The text that an item is searched by: title, description and content, one per line."""
-    return f"{item.title}\n{item.description}\n{item.content}"
+    """The text that an item is embedded by: title, description and content, one per line, or as its kind says."""
+    return embedded_text(item.kind, item.title, item.description, item.content)
 
 
 def now() -> str:

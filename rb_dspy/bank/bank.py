@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
 
@@ -11,20 +12,22 @@ import pydantic
 
 from rb_dspy import plugins
 from rb_dspy.bank import admission, doctor, opening, purging, reading, transfer, writing
-from rb_dspy.bank.doctor import BankStats, Finding, NearDuplicate
+from rb_dspy.bank.doctor import BankStats, Finding, Held, NearDuplicate, Origin
 from rb_dspy.bank.embedding import embed, reindex
 from rb_dspy.bank.reading import Pending
 from rb_dspy.bank.removal import plan, unknown
-from rb_dspy.bank.retrieval import Mode, find
+from rb_dspy.bank.retrieval import Mode, Query, find
 from rb_dspy.bank.search.searchers import OverlaySearcher, Searcher
 from rb_dspy.bank.store.base import Unit
 from rb_dspy.bank.store.overlay import Overlay, Scope
 from rb_dspy.bank.store.sql import Database, SqlScope, scope_names
 from rb_dspy.bank.store.sqlite import SqliteDatabase, restore
+from rb_dspy.config import TrustConfig
 from rb_dspy.errors import EmbedderMismatch, InputError, StorageError
 from rb_dspy.protocols import Embedder, Vectors
 from rb_dspy.redaction import redact
 from rb_dspy.schema import (
+    LEVELS,
     Change,
     Experience,
     ExperienceDraft,
@@ -36,6 +39,7 @@ from rb_dspy.schema import (
     Snapshot,
     Task,
     Trajectory,
+    Uses,
     Verdict,
 )
 from rb_dspy.text import counted, html_table, normalize
@@ -58,10 +62,16 @@ class MemoryBank:
     """
 
     def __init__(
-        self, scope: Scope, searcher: Searcher, embedder: Embedder | None, database: Database | None = None
+        self,
+        scope: Scope,
+        searcher: Searcher,
+        embedder: Embedder | None,
+        trust: TrustConfig,
+        database: Database | None = None,
     ) -> None:
         """Called by ``open`` and ``fork``. ``close`` closes ``database``; ``embedder`` None: the default one."""
         self.scope = scope.name
+        self.trust = trust
         self._store = scope
         self._searcher = searcher
         self._embedder = embedder
@@ -76,6 +86,7 @@ class MemoryBank:
         embedder: Embedder | str | None = None,
         create: bool = True,
         at: str | int | None = None,
+        trust: TrustConfig | None = None,
     ) -> MemoryBank:
         """Open the bank at ``url``; create it if it is missing.
 
@@ -87,6 +98,8 @@ class MemoryBank:
                 the embedder that created its first vectors.
             create: False: raise an error if the bank or the scope is missing.
             at: Name of a snapshot, or a sequence number: open that state, read-only (its ``fork`` is writable).
+            trust: Which origins of lessons are trusted, and how far; decides when a lesson is stored, and how many
+                places of a search an origin gets.
 
         Raises:
             InputError: An argument is not valid, or the snapshot does not exist.
@@ -100,7 +113,7 @@ class MemoryBank:
         database = opening.open_database(url, create=create and at is None)
         try:
             rows = opening.open_scope(database, scope, chosen, create=create and at is None)
-            bank = cls(rows, opening.open_searcher(database, rows), chosen, database)
+            bank = cls(rows, opening.open_searcher(database, rows), chosen, trust or TrustConfig(), database)
             if at is None:
                 return bank
             return bank._overlay(opening.resolve_mark(rows, at), read_only=True, owner=database)
@@ -158,7 +171,9 @@ class MemoryBank:
         distiller: str = "",
         note: str = "",
         origin: str = "",
-        shown: Sequence[MemoryItem] = (),
+        shown: Sequence[MemoryItem | Experience] = (),
+        cited: Sequence[MemoryItem | Experience] = (),
+        reward: float | None = None,
         again: bool = True,
         recorded: bool = False,
     ) -> Experience:
@@ -173,15 +188,18 @@ class MemoryBank:
             task: The task.
             trajectory: One rollout or several.
             verdict: One for each rollout.
-            drafts: The lessons; an experience without lessons is stored but never retrieved.
+            drafts: The lessons; ``ItemDraft`` for items of other kinds.
             run_id: Name of the run; see above.
             polarity: Polarity of the items; None: success if any verdict is a success, else failure.
             distiller: The LM that wrote the drafts.
             note: Why there are no drafts.
-            origin: Source of the experience, if it was not learned here.
-            shown: Items that the agent was shown.
+            origin: Source of the experience. With ``shown`` it decides the level of its lessons: the lowest of the
+                origin's and of what was shown. Empty: your own program.
+            shown: Items and experiences that the agent was shown, in this order; see ``uses``.
+            cited: Those that it said it used.
+            reward: Ground truth, from 0 to 1, if it is known; None: the share of successes among known labels.
             again: False: skip drafts whose exact text was removed before by an edit, a delete or a rollback of that
-                item, and list their ids in the note.
+                item, and list their ids in the note; hold those that nearly say the same as a removed one.
             recorded: True: the rollouts were recorded, and have to be pending still.
 
         Raises:
@@ -191,7 +209,7 @@ class MemoryBank:
         if not again:
             with self._store.reading() as reader:
                 drafts, note = writing.without_removed(reader, drafts, note)
-        given = admission.item_ids(self.scope, shown)
+        given = admission.ids_of(self.scope, shown)
         try:
             draft = ExperienceDraft(
                 task=task,
@@ -204,18 +222,21 @@ class MemoryBank:
                 note=note,
                 origin=origin,
                 shown=given,
+                cited=admission.ids_of(self.scope, cited),
+                reward=reward,
             )
         except pydantic.ValidationError as exc:
             raise admission.refused(exc) from None
-        (id,) = writing.append(self._store, lambda: self.embedder, [replace(admission.admit(draft), recorded=recorded)])
-        return self._stored(task, id)
+        new = replace(self._admit(draft), recorded=recorded)
+        (id,), written = writing.append(self._store, lambda: self.embedder, self.trust, [new], guard=not again)
+        return self._written(new, written[id]) if id in written else self._stored(task, id)
 
     def append_many(self, drafts: Iterable[ExperienceDraft]) -> list[str]:
         """Append many experiences in transactions of 500. Returns all ids, including those already stored.
 
         After an error, finished transactions stay, and a retry stores nothing twice. Removed experiences are skipped.
         """
-        return writing.append(self._store, lambda: self.embedder, map(admission.admit, drafts))
+        return writing.append(self._store, lambda: self.embedder, self.trust, map(self._admit, drafts))[0]
 
     def add(self, title: str, content: str, description: str = "", origin: str = "user") -> MemoryItem:
         """Store a lesson written by a person. It is searched by its own text, and its polarity is success.
@@ -230,19 +251,30 @@ class MemoryBank:
             self.append_many([new])
         return self._item(admission.new_item(draft).id)
 
-    def record(self, task: Task, trajectory: Trajectory, *, run_id: str = "", shown: Sequence[MemoryItem] = ()) -> None:
+    def record(
+        self,
+        task: Task,
+        trajectory: Trajectory,
+        *,
+        run_id: str = "",
+        shown: Sequence[MemoryItem | Experience] = (),
+        origin: str = "",
+    ) -> None:
         """Store a rollout before it is judged; it is ``pending`` until ``append``.
 
         A rollout that is already recorded or was learned from changes nothing, unless its ``known_label`` or
-        ``feedback`` is new. ``shown``: items that the agent was shown.
+        ``feedback`` is new. ``shown``, ``origin``: as for ``append``.
 
         Raises:
             InputError: The rollout belongs to another task, or the attempt was removed from the bank.
             StorageError: The bank cannot be written.
         """
-        ids = admission.item_ids(self.scope, shown)
-        with self._store.write() as writer:
-            writing.record(writer, task, trajectory, run_id, ids, self._store.location)
+        ids = admission.ids_of(self.scope, shown)
+        origin = admission.checked_name("origin", origin) if origin else ""
+        record = partial(
+            writing.record, task=task, rollout=trajectory, run_id=run_id, shown=ids, origin=origin, place=self._place
+        )
+        self._store.together(record, embedder=None)
 
     def record_failure(
         self, task: Task, error: str, *, run_id: str = "", trajectories: Sequence[Trajectory] | None = None
@@ -273,7 +305,7 @@ class MemoryBank:
     def learned(self, run_id: str) -> set[str]:
         """Return the ids of the tasks that a run has learned from, with or without items."""
         with self._store.reading() as reader:
-            return {row.task_id for row in reader.experiences(run_id=_text("run_id", run_id))}
+            return {task for (task,) in reader.tally("experiences", ["task_id"], run_id=_text("run_id", run_id))}
 
     def known(
         self, task: Task, trajectory: Trajectory | Sequence[Trajectory] = (), *, run_id: str = ""
@@ -300,11 +332,15 @@ class MemoryBank:
         *,
         polarity: Polarity | None = None,
         mode: Mode = "dense",
+        marks: Mapping[str, str | None] | None = None,
+        empty: bool = False,
     ) -> list[Retrieved]:
         """Return the nearest experiences or items that pass all filters, best first, at most ``k``.
 
         Filters are applied before ranking, so ``k`` results are returned whenever ``k`` exist. Equal scores (to 1e-5)
-        are ordered newest first. Text beyond the embedder's limit is ignored.
+        are ordered newest first. Text beyond the embedder's limit is ignored. Held lessons are never returned; an
+        origin that ``trust`` does not name gets ``TrustConfig.cap`` results; an item that says the same as a better
+        one comes only if there are not ``k`` others.
 
         Args:
             query: A text, or a ``Task``: its key or instruction is the query, and lessons first learned from a task
@@ -317,19 +353,14 @@ class MemoryBank:
             polarity: Only lessons from successes, or only from failures.
             mode: ``"dense"`` compares meaning (cosine), ``"lexical"`` words (BM25), ``"hybrid"`` both, by reciprocal
                 rank.
+            marks: Name of a mark -> the value that a result must have, or None: only what has no such mark.
+            empty: With unit ``"experience"``: also those without lessons.
 
         Raises:
             InputError: An argument is not valid.
         """
-        return find(
-            *(self._store, self._searcher, self._query_vector, query),
-            k=k,
-            unit=unit,
-            mode=mode,
-            min_score=min_score,
-            exclude_tasks=exclude_tasks,
-            polarity=polarity,
-        )
+        sought = Query(query, k, unit, mode, min_score, exclude_tasks, polarity, {} if marks is None else marks, empty)
+        return find(self._store, self._searcher, self._query_vector, self.trust, sought)
 
     def items(self, ids: Collection[str] | None = None) -> list[MemoryItem]:
         """All items, or those with these ids, in the order in which they were learned; an edit changes no place."""
@@ -360,7 +391,35 @@ class MemoryBank:
     def seen_tasks(self, prefix: str = "") -> set[str]:
         """Return the ids of learned tasks that begin with ``prefix``, without pending tasks."""
         with self._store.reading() as reader:
-            return {row.task_id for row in reader.experiences() if row.task_id.startswith(prefix)}
+            return {task for (task,) in reader.tally("experiences", ["task_id"]) if task.startswith(prefix)}
+
+    def uses(self, id: str) -> Uses:
+        """How often an item or experience was shown to an agent and cited, for which tasks, and what came of it.
+
+        An edit takes the uses along. Raises ``InputError`` if the scope has no such item or experience.
+        """
+        self.get(id)
+        return self.all_uses([id])[id]
+
+    def all_uses(self, ids: Collection[str] | None = None) -> dict[str, Uses]:
+        """The uses of many items and experiences, by id; None: of all that were used, by their present ids."""
+        with self._store.reading() as reader:
+            return reading.uses_of(reader, ids)
+
+    def marks(self, id: str) -> dict[str, str]:
+        """The marks of an item or experience: name -> value."""
+        with self._store.reading() as reader:
+            return reading.marks_of(reader, _text("id", id))
+
+    def origins(self) -> list[Origin]:
+        """Where the lessons come from: each origin with its level, its lessons, and how often they were shown."""
+        with self._store.reading() as reader:
+            return doctor.origins(reader, self.trust)
+
+    def held(self) -> list[Held]:
+        """The items that are held, and the other origins that say the same; see ``approve``."""
+        with self._store.reading() as reader:
+            return doctor.held(self._store, reader, self.trust)
 
     def near_duplicates(self, min_score: float = 0.9) -> list[NearDuplicate]:
         """Pairs of items whose cosine is at least ``min_score``, nearest first.
@@ -383,7 +442,8 @@ class MemoryBank:
     ) -> MemoryItem:
         """Replace the text of an item in all its experiences. Returns the new item, which has a new id.
 
-        The old text stays in ``history``. If another item already has the new text, the two become one item.
+        The old text stays in ``history``. If another item already has the new text, the two become one item. The new
+        text is yours: a held lesson that you edit is shown from now on.
 
         Raises:
             InputError: The item does not exist or was changed meanwhile; a title or content is empty or too long.
@@ -391,7 +451,7 @@ class MemoryBank:
         item = self._item(id)
         texts = {"title": title, "description": description, "content": content}
         given = {name: getattr(item, name) if text is None else text for name, text in texts.items()}
-        new = admission.new_item(admission.checked_draft(given))
+        new = admission.new_item(admission.checked_draft(given, item.kind, item.data))
         if new.id == item.id:
             return item
         embedder = self.embedder
@@ -399,6 +459,38 @@ class MemoryBank:
         with self._store.write(embedder=(embedder.id, embedder.dimension)) as writer:
             writing.edit(writer, item.id, new, vector, normalize(note), self._store.location)
         return self._item(new.id)
+
+    def mark(self, id: str, name: str, value: str | None = "yes") -> None:
+        """Mark an item or an experience, for a filter of ``retrieve``; None removes the mark. ``history`` has all.
+
+        A mark is about what is there now: if the same is learned again later, or edited, that is not marked. The mark
+        ``approved`` is ``approve``'s.
+
+        Raises:
+            InputError: The id is unknown, or name or value are not valid.
+        """
+        admission.checked_name("mark", name)
+        if name == reading.APPROVED:
+            raise InputError("the mark 'approved' is set by approve()")
+        if value is not None and (not isinstance(value, str) or not value.strip() or len(value) > _ERROR):
+            raise InputError(f"mark {name}: value {value!r:.40}: expected 1 to {_ERROR:,} characters, or None")
+        self.get(id)
+        self._store.together(partial(writing.mark, ids=[id], name=name, value=normalize(value or "")), embedder=None)
+
+    def approve(self, id: str) -> MemoryItem | Experience:
+        """Trust an item, or an experience and its items, as if you had written it: held lessons are shown from now on.
+
+        What was learned from an agent that was shown others stays at its level. Raises ``InputError`` if the id is
+        unknown.
+        """
+        found = self.get(id)
+        ids = [id] if isinstance(found, MemoryItem) else [id, *(item.id for item in found.items)]
+        self._store.together(partial(writing.mark, ids=ids, name=reading.APPROVED, value="yes"), embedder=None)
+        return self.get(id)
+
+    def reject(self, id: str, *, note: str = "") -> Removal:
+        """``delete`` an item or experience that you do not trust: what nearly says the same is held from now on."""
+        return self.delete(id, note=note or "rejected")
 
     def delete(self, id: str, *, note: str = "", dry_run: bool = False) -> Removal:
         """Remove an item, an experience with its items, or pending rollouts; the history of the first two stays.
@@ -467,20 +559,26 @@ class MemoryBank:
         """Write this scope's experiences to a JSON Lines file; returns their number. See ``transfer``."""
         return transfer.write(Path(path), self._store)
 
-    def import_jsonl(self, path: str | Path, *, origin: str = "") -> list[str]:
+    def import_jsonl(self, path: str | Path, *, origin: str = "", own: bool = False) -> list[str]:
         """Append the experiences of an ``export_jsonl`` file with their provenance; returns their ids.
 
         Experiences that are already stored, or were removed, are skipped; other rollouts of a stored run and task are
-        an experience of their own. The whole file is checked before anything is stored. ``origin`` is stored with all
-        of them, so that ``rollback("origin:...")`` can remove them.
+        an experience of their own. The whole file is checked before anything is stored.
+
+        Args:
+            path: The file.
+            origin: Stored with all of them, so that ``rollback("origin:...")`` can remove them; empty: ``import:`` and
+                the beginning of the file's SHA-256. What the file says of its origins is not believed.
+            own: The file is your own export: believe it, so that origins, levels and marks stay; not with ``origin``.
 
         Raises:
             InputError: A line is not valid; the message gives its number.
         """
+        if own and origin:
+            raise InputError("import: own keeps the origins of the file; pass origin or own, not both")
         named = admission.checked_name("origin", origin) if origin else ""
-        for _ in transfer.read(Path(path), named):
-            pass  # checks all of it
-        return writing.append(self._store, lambda: self.embedder, transfer.read(Path(path), named), foreign=True)
+        every = transfer.read(Path(path), self.trust, named, own=own)
+        return writing.append(self._store, lambda: self.embedder, self.trust, every, foreign=True, guard=not own)[0]
 
     def reindex(self, embedder: Embedder | str | None = None) -> int:
         """Create missing vectors in all scopes; with ``embedder``, move the bank to that embedder.
@@ -556,7 +654,7 @@ class MemoryBank:
 
     def __len__(self) -> int:
         with self._store.reading() as reader:
-            return len({row.id for row in reader.items()})
+            return len(reader.tally("items", ["id"]))
 
     def __bool__(self) -> bool:
         return True  # an empty bank is a bank: `bank or default` must not replace it
@@ -621,6 +719,31 @@ class MemoryBank:
             raise writing.removed_since(self._store.location, task.id, id)
         return experience
 
+    def _admit(self, draft: ExperienceDraft) -> admission.NewExperience:
+        return admission.admit(draft, self.trust.level(draft.origin))
+
+    def _written(self, new: admission.NewExperience, written: writing.Written) -> Experience:
+        """The experience that was just stored; only lessons that other experiences gave too are read."""
+        given = [(row, written.row) for row in written.items]
+        with self._store.reading() as reader:
+            items = reading.written_items(reader, given, self.scope)
+        return Experience(
+            id=written.row.id,
+            scope=self.scope,
+            seq=written.row.seq,
+            task=new.draft.task,
+            trajectories=new.draft.trajectories,
+            verdicts=new.draft.verdicts,
+            items=tuple(items),
+            run_id=written.row.run_id,
+            note=written.row.note,
+            origin=written.row.origin,
+            shown=written.shown,
+            level=LEVELS[written.row.level],
+            reward=written.row.reward,
+            created_at=written.row.created_at,
+        )
+
     def _item(self, id: str) -> MemoryItem:
         id = _text("id", id)
         with self._store.reading() as reader:
@@ -645,7 +768,7 @@ class MemoryBank:
 
     def _overlay(self, mark: int, *, read_only: bool, owner: Database | None = None) -> MemoryBank:
         overlay = Overlay(self._store, mark, read_only=read_only)
-        return MemoryBank(overlay, OverlaySearcher(overlay, self._searcher), self._embedder, owner)
+        return MemoryBank(overlay, OverlaySearcher(overlay, self._searcher), self._embedder, self.trust, owner)
 
 
 def _text(what: str, value: object) -> str:

@@ -9,15 +9,16 @@ from typing import Literal
 
 import numpy as np
 
-from rb_dspy.bank.admission import named_item, unpack_rollouts
-from rb_dspy.bank.reading import grouped, items_of, payloads
-from rb_dspy.bank.store.base import UNITS
+from rb_dspy.bank.admission import item_id, unpack_rollouts
+from rb_dspy.bank.reading import APPROVED, grouped, items_of, marked, payloads
+from rb_dspy.bank.store.base import HELD, UNITS
 from rb_dspy.bank.store.embedders import unpacked
 from rb_dspy.bank.store.overlay import Reader, Scope
 from rb_dspy.bank.store.sql import Database
 from rb_dspy.bank.store.tables import SCHEMA
+from rb_dspy.config import TrustConfig
 from rb_dspy.errors import CorruptBank, InputError
-from rb_dspy.schema import Frozen, MemoryItem
+from rb_dspy.schema import Frozen, Level, MemoryItem
 
 
 class BankStats(Frozen):
@@ -59,33 +60,114 @@ _RESTORE = "restore a backup (MemoryBank.restore, rb-dspy bank restore)"
 _REINDEX = "create the vectors again (MemoryBank.reindex, rb-dspy bank reindex)"
 
 
+class Origin(Frozen):
+    """Where lessons come from."""
+
+    name: str
+    level: Level
+    """The level that its lessons get now; see ``TrustConfig``."""
+    capped: bool
+    """Whether its lessons share ``TrustConfig.cap`` places."""
+    experiences: int
+    lessons: int
+    held: int
+    """Of the lessons, those that are not shown."""
+    shown: int
+    """How often one of them was shown to an agent."""
+    last: str
+    """When the last experience was stored."""
+
+
+class Held(Frozen):
+    """An item that is not shown, and the other origins that nearly say the same.
+
+    ``corroborated``: they are as many as ``TrustConfig.corroborate``. It is for a person who decides: nothing is
+    approved by itself.
+    """
+
+    item: MemoryItem
+    also: tuple[str, ...]
+    corroborated: bool
+
+
 def stats(scope: Scope, reader: Reader, database: Database | None) -> BankStats:
     """Counts of one scope, which ``reader`` reads."""
-    experiences = reader.experiences(ended=True)
-    rows = reader.items(ended=True)
-    living = [row for row in experiences if row.ended is None]
-    items = {row.id: row.polarity for row in sorted(rows, key=lambda row: -row.learned) if row.ended is None}
-    seqs = {row.seq for row in living}
-    gone = sum(row.ended is not None for row in experiences)
-    removals = [entry for entry in reader.journal() if entry.kind in ("delete", "rollback")]
+    experiences = reader.tally("experiences", ["seq", "label", "template"])
+    rows = reader.tally("items", ["id", "learned", "experience", "polarity"])
+    items = {id: polarity for id, _, _, polarity in sorted(rows, key=lambda row: -row[1])}
+    seqs = {seq for seq, *_ in experiences}
+    ended = reader.tally("experiences", ["seq"], ended=True).keys()
+    removals = reader.journal(kinds=("delete", "rollback"))
     lost = {id for entry in removals for id in (entry.subject, *entry.items) if id.startswith("m")}
     embedder, dimension = scope.embedder() or ("", 0)
     return BankStats(
         scope=scope.name,
         items=len(items),
-        experiences=len(living),
-        experiences_with_items=len({row.experience for row in rows if row.ended is None}),
+        experiences=len(experiences),
+        experiences_with_items=len({experience for _, _, experience, _ in rows}),
         by_polarity=dict(Counter(items.values())),
-        by_verdict=dict(Counter(row.label for row in living)),
-        by_template=dict(Counter(row.template for row in living if row.template is not None)),
-        exposures=sum(seq in seqs for seq, _ in reader.exposures()),
+        by_verdict=dict(Counter(label for _, label, _ in experiences)),
+        by_template=dict(Counter(template for _, _, template in experiences if template is not None)),
+        exposures=sum(use.experience in seqs for use in reader.uses()),
         pending=len(reader.pending(payload=False)),
-        removed=gone + len(lost - items.keys()),
+        removed=len(ended) - len(experiences) + len(lost - items.keys()),
         embedder=embedder,
         dimension=dimension,
         bytes_on_disk=database.bytes_on_disk() if database else 0,
         schema_version=SCHEMA,
     )
+
+
+def origins(reader: Reader, trust: TrustConfig) -> list[Origin]:
+    """Where the lessons come from, those with most lessons first."""
+    items = reader.tally("items", ["origin", "id"])
+    held = _held_ids(reader)
+    experiences = reader.tally("experiences", ["origin", "created_at"])
+    shown = Counter(use.subject for use in reader.uses())
+    found = []
+    for name in {origin for origin, _ in (*items, *experiences)}:
+        ids = [id for origin, id in items if origin == name]
+        times = {time: count for (origin, time), count in experiences.items() if origin == name}
+        found.append(
+            Origin(
+                name=name,
+                level=trust.level(name),
+                capped=trust.is_capped(name),
+                experiences=sum(times.values()),
+                lessons=len(ids),
+                held=sum(id in held for id in ids),
+                shown=sum(shown[id] for id in ids),
+                last=max(times, default=""),
+            )
+        )
+    return sorted(found, key=lambda each: (-each.lessons, each.name))
+
+
+def held(scope: Scope, reader: Reader, trust: TrustConfig) -> list[Held]:
+    """The items that are held, in the order in which they were learned."""
+    items = items_of(reader, _held_ids(reader), scope.name)
+    if not items:
+        return []
+    origin_of = {seq: (id, origin) for seq, id, origin in reader.tally("items", ["seq", "id", "origin"])}
+    rows = [row for row in scope.index_rows("item", after=0, upto=reader.mark()) if row.seq in origin_of]
+    vectors = unpacked([row.data for row in rows], len(rows[0].data) // 2) if rows else np.empty((0, 0))
+    places = {origin_of[row.seq][0]: place for place, row in enumerate(rows)}
+    found = []
+    for id, item in items.items():
+        own = {source.origin for source in item.provenances}
+        near = vectors @ vectors[places[id]] >= trust.near - _TOLERANCE if id in places else np.zeros(0, np.bool_)
+        also = sorted({origin_of[rows[place].seq][1] for place in np.flatnonzero(near)} - own)
+        found.append(Held(item=item, also=tuple(also), corroborated=len(also) >= trust.corroborate))
+    return found
+
+
+def _held_ids(reader: Reader) -> set[str]:
+    levels: dict[str, int] = {}
+    for id, level in reader.tally("items", ["id", "level"]):
+        levels[id] = max(level, levels.get(id, HELD))
+    ids = {id for id, level in levels.items() if level == HELD}
+    seqs = marked(reader, "item", APPROVED, ids) if ids else {}
+    return ids - {row.id for row in reader.items(seqs=seqs)}
 
 
 def findings(scope: Scope, reader: Reader, database: Database | None) -> list[Finding]:
@@ -106,7 +188,7 @@ def _rows(scope: Scope, reader: Reader) -> Iterator[Finding]:
             yield finding(each.id, "its rollouts cannot be read")
     experiences = {row.seq for row in reader.experiences(ended=True)}
     for row in reader.items(ended=True):
-        if named_item(row.title, row.description, row.content).id != row.id:
+        if item_id(row.title, row.description, row.content, row.kind, row.data) != row.id:
             yield finding(row.id, "its text does not match its id")
         if row.experience not in experiences:
             yield finding(row.id, "its experience is missing", "link")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -10,10 +12,23 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from rb_dspy.bank.admission import attempt_id, identity, unpack_rollouts
-from rb_dspy.bank.store.base import ExperienceRow, ItemRow, PendingKey, PendingRow, SnapshotRow
+from rb_dspy.bank.store.base import HELD, Entry, ExperienceRow, ItemRow, PendingKey, PendingRow, SnapshotRow, Unit
 from rb_dspy.bank.store.overlay import Reader
 from rb_dspy.errors import CorruptBank
-from rb_dspy.schema import Change, Experience, MemoryDraft, MemoryItem, Provenance, Snapshot, Task, Trajectory
+from rb_dspy.schema import (
+    LEVELS,
+    Change,
+    Experience,
+    Level,
+    MemoryDraft,
+    MemoryItem,
+    Provenance,
+    Snapshot,
+    Task,
+    Trajectory,
+    Use,
+    Uses,
+)
 from rb_dspy.text import normalize
 
 if TYPE_CHECKING:
@@ -27,24 +42,119 @@ _PAGE = 500
 _PLACE = attrgetter("learned")
 
 
+Given = Sequence[tuple[ItemRow, ExperienceRow]]
+"""Item rows with their experiences."""
+
+
 def items_of(reader: Reader, ids: Collection[str] | None, scope: str) -> dict[str, MemoryItem]:
     """Live items by id, in the order in which they were learned; all if ``ids`` is None."""
-    return items_and_givers(reader, ids, scope)[0]
+    return as_items(reader, reader.given(ids), scope)
 
 
-def items_and_givers(
-    reader: Reader, ids: Collection[str] | None, scope: str
-) -> tuple[dict[str, MemoryItem], dict[int, ExperienceRow]]:
-    """Return ``items_of``, and the experiences of the items, by number."""
-    rows: dict[str, list[ItemRow]] = {}
-    for row in reader.items(ids=ids):
-        rows.setdefault(row.id, []).append(row)
-    givers = {row.experience for each in rows.values() for row in each}
-    experiences = {row.seq: row for row in reader.experiences(seqs=None if ids is None else givers, ended=True)}
-    for id in list(rows):  # the base of a fork may have purged the experience
-        rows[id] = [row for row in rows[id] if row.experience in experiences]
-    ordered = sorted(((id, each) for id, each in rows.items() if each), key=lambda pair: min(map(_PLACE, pair[1])))
-    return {id: _item(each, experiences, scope) for id, each in ordered}, experiences
+def as_items(
+    reader: Reader, given: Given, scope: str, approved: Collection[int] | None = None
+) -> dict[str, MemoryItem]:
+    """Items by id, in the order in which they were learned, from all their live rows.
+
+    ``approved``: the rows that are approved; None: they are read.
+    """
+    rows: dict[str, list[tuple[ItemRow, ExperienceRow]]] = {}
+    for each in sorted(given, key=lambda pair: pair[0].learned):
+        rows.setdefault(each[0].id, []).append(each)
+    if approved is None:
+        approved = marked(reader, "item", APPROVED).keys()
+    return {id: _item(each, scope, approved) for id, each in rows.items()}
+
+
+def written_items(reader: Reader, given: Given, scope: str) -> list[MemoryItem]:
+    """The items of an experience that was just stored, in its order; lessons that were there before are read."""
+    rows = reader.items(ids={row.id for row, _ in given})
+    shared = Counter(row.id for row in rows)
+    alone = {row.id: _item([(row, giver)], scope, ()) for row, giver in given if shared[row.id] == 1}
+    others = items_of(reader, {row.id for row, _ in given} - alone.keys(), scope)
+    return [(alone | others)[row.id] for row, _ in given if row.id in alone or row.id in others]
+
+
+APPROVED = "approved"
+"""The mark that raises what is held to the level of the owner."""
+
+
+def marked(reader: Reader, unit: Unit, name: str, ids: Collection[str] | None = None) -> dict[int, str]:
+    """Return the rows that have a mark, also if it was made for another row of the same id, and its value.
+
+    A mark is about what is there: a row that is added later, because the same was learned again, does not have it.
+    """
+    last: dict[str, list[Entry]] = {}
+    for entry in reader.journal(subjects=ids, kinds=["mark"]):
+        if entry.items == (name,):
+            last.setdefault(entry.subject, []).append(entry)
+    if not last:
+        return {}
+    rows = reader.items(ids=last, ended=True) if unit == "item" else reader.experiences(ids=last, ended=True)
+    values = {row.seq: [each.note for each in last[row.id] if each.seq > row.seq][-1:] for row in rows}
+    return {seq: value[0] for seq, value in values.items() if value and value[0]}
+
+
+def marks_of(reader: Reader, id: str) -> dict[str, str]:
+    """The marks of an item or experience, by name."""
+    names = {entry.items[0] for entry in reader.journal(subjects=[id], kinds=["mark"])}
+    found: dict[str, str] = {}
+    for name in sorted(names):
+        rows = marked(reader, "item", name, [id]) | marked(reader, "experience", name, [id])
+        if rows:
+            found[name] = rows[max(rows)]
+    return found
+
+
+def levels_of(reader: Reader, ids: Collection[str]) -> dict[str, int]:
+    """The levels of items and experiences by id; removed ones count as they were, purged ones are left out."""
+    if not ids:
+        return {}
+    approved = marked(reader, "item", APPROVED, ids) | marked(reader, "experience", APPROVED, ids)
+    levels: dict[bool, dict[str, int]] = {True: {}, False: {}}
+    rows: list[ItemRow | ExperienceRow] = [*reader.items(ids=ids, ended=True)]
+    for row in [*rows, *reader.experiences(ids=ids, ended=True)]:
+        found = levels[row.ended is None]
+        found[row.id] = max(_OWNER if row.seq in approved else row.level, found.get(row.id, HELD))
+    return levels[False] | levels[True]
+
+
+_OWNER = LEVELS.index("owner")
+
+
+def uses_of(reader: Reader, ids: Collection[str] | None) -> dict[str, Uses]:
+    """The uses of items and experiences, by their present id: an edit takes the uses along.
+
+    Uses by experiences that were removed do not count.
+    """
+    versions = {id: {id} if ids is None else versions_of(reader, id, later=False) for id in ids or ()}
+    subjects = None if ids is None else {each for every in versions.values() for each in every}
+    rows = reader.uses(subjects=subjects)
+    if ids is None:
+        later: dict[str, Sequence[str]] = current_ids(reader)
+        versions = {}
+        for subject in dict.fromkeys(row.subject for row in rows):
+            for id in later.get(subject, [subject]):
+                versions.setdefault(id, set()).add(subject)
+    experiences = {row.seq: row for row in reader.experiences(seqs={row.experience for row in rows})}
+    by_subject: dict[str, list[Use]] = {}
+    for row in rows:
+        user = experiences.get(row.experience)
+        if user is not None:
+            use = Use(
+                experience_id=user.id,
+                task_id=user.task_id,
+                run_id=user.run_id,
+                place=row.place,
+                cited=row.cited,
+                label=user.label,
+                reward=user.reward,
+                seq=user.seq,
+            )
+            by_subject.setdefault(row.subject, []).append(use)
+    found = {id: [use for each in every for use in by_subject.get(each, ())] for id, every in versions.items()}
+    uses = {id: Uses(sorted(each, key=lambda use: use.seq)) for id, each in found.items()}
+    return uses if ids is not None else {id: each for id, each in uses.items() if each}
 
 
 def experiences_of(reader: Reader, rows: Iterable[ExperienceRow], scope: str) -> list[Experience]:
@@ -56,14 +166,16 @@ def experiences_of(reader: Reader, rows: Iterable[ExperienceRow], scope: str) ->
         rows_of.setdefault(row.experience, []).append(row)
     items = items_of(reader, {row.id for rows in rows_of.values() for row in rows}, scope)
     shown: dict[int, list[str]] = {}
-    for seq, id in reader.exposures(experiences=seqs):
-        shown.setdefault(seq, []).append(id)
+    for use in reader.uses(experiences=seqs):
+        shown.setdefault(use.experience, []).append(use.subject)
+    approved = marked(reader, "experience", APPROVED)
     return [
         _experience(
             row,
             [items[each.id] for each in sorted(rows_of.get(row.seq, ()), key=_PLACE) if each.id in items],
             shown.get(row.seq, ()),
             scope,
+            "owner" if row.seq in approved else LEVELS[row.level],
         )
         for row in every
     ]
@@ -96,16 +208,26 @@ def snapshot_of(reader: Reader, row: SnapshotRow, scope: str) -> Snapshot:
     return Snapshot(name=row.name, scope=scope, seq=row.seq, digest=text, created_at=row.created_at)
 
 
-def versions_of(reader: Reader, id: str, *, earlier: bool = True) -> set[str]:
-    """The ids of an item and of its versions after edits, and, with ``earlier``, before them."""
+def versions_of(reader: Reader, id: str, *, earlier: bool = True, later: bool = True) -> set[str]:
+    """The ids of an item, and of its versions before and after edits."""
     ids, new = {id}, {id}
     while new:
-        edits = [entry for entry in reader.journal(subjects=new) if entry.kind == "edit"]
+        edits = reader.journal(subjects=new, kinds=["edit"]) if later else []
         if earlier:
             edits += [entry for each in new for entry in reader.journal(item=each)]
         new = {each for entry in edits for each in (entry.subject, *entry.items)} - ids
         ids |= new
     return ids
+
+
+def current_ids(reader: Reader) -> dict[str, Sequence[str]]:
+    """The items that edits replaced, and the items that have taken their places."""
+    replaced = {entry.subject for entry in reader.journal(kinds=["edit"])}
+    if not replaced:
+        return {}
+    present = {id for (id,) in reader.tally("items", ["id"])}
+    every = replaced - present
+    return {id: sorted(versions_of(reader, id, earlier=False) & present) or [id] for id in every}
 
 
 def history_of(reader: Reader, id: str) -> list[Change]:
@@ -122,6 +244,7 @@ def history_of(reader: Reader, id: str) -> list[Change]:
             kind=entry.kind,
             id=entry.subject,
             note=entry.note,
+            mark=entry.items[0] if entry.kind == "mark" else "",
             before=texts.get(entry.subject) if entry.kind == "edit" else None,
             after=texts.get(entry.items[0]) if entry.kind == "edit" else None,
             created_at=entry.created_at,
@@ -145,15 +268,20 @@ def history_of(reader: Reader, id: str) -> list[Change]:
     return sorted(changes, key=lambda change: change.seq)
 
 
-def _item(rows: list[ItemRow], experiences: dict[int, ExperienceRow], scope: str) -> MemoryItem:
-    first = min(rows, key=_PLACE)
+def _item(given: Given, scope: str, approved: Collection[int]) -> MemoryItem:
+    """``given``: in the order in which they were learned."""
+    first = given[0][0]
+    is_approved = any(row.seq in approved for row, _ in given)
     return MemoryItem(
         id=first.id,
         scope=scope,
-        seq=rows[0].seq,
+        seq=min(row.seq for row, _ in given),
         title=first.title,
         description=first.description,
         content=first.content,
+        kind=first.kind,
+        data=json.loads(first.data),
+        level="owner" if is_approved else LEVELS[max(row.level for row, _ in given)],
         polarity=first.polarity,
         provenances=tuple(
             Provenance(
@@ -163,13 +291,14 @@ def _item(rows: list[ItemRow], experiences: dict[int, ExperienceRow], scope: str
                 distiller=giver.distiller,
                 origin=giver.origin,
             )
-            for row in sorted(rows, key=_PLACE)
-            if (giver := experiences[row.experience])
+            for _, giver in given
         ),
     )
 
 
-def _experience(row: ExperienceRow, items: Sequence[MemoryItem], shown: Sequence[str], scope: str) -> Experience:
+def _experience(
+    row: ExperienceRow, items: Sequence[MemoryItem], shown: Sequence[str], scope: str, level: Level
+) -> Experience:
     assert row.payload is not None
     rollouts = unpack_rollouts(row.payload, f"experience {row.id}")
     return Experience(
@@ -182,6 +311,8 @@ def _experience(row: ExperienceRow, items: Sequence[MemoryItem], shown: Sequence
         note=row.note,
         origin=row.origin,
         shown=tuple(shown),
+        level=level,
+        reward=row.reward,
         created_at=row.created_at,
     )
 
@@ -200,6 +331,7 @@ class Pending:
     shown: tuple[MemoryItem, ...]
     tries: int
     error: str
+    origin: str
     created_at: str
     """ISO 8601, UTC; when the first of them was recorded."""
     bank: MemoryBank = field(repr=False, compare=False)
@@ -253,6 +385,7 @@ def pending_of(rows: Sequence[PendingRow], items: dict[str, MemoryItem], bank: M
                 shown=tuple(items[each] for each in shown if each in items),
                 tries=last.tries,
                 error=last.error,
+                origin=group[0].origin,
                 created_at=min(row.created_at for row in group),
                 bank=bank,
             )

@@ -77,13 +77,6 @@ def source_of(reader: Reader, name: str, *, ended: bool, edits: bool) -> Source:
     return Source(name, items=frozenset(versions_of(reader, name, earlier=False) if edits else {name}))
 
 
-def current_ids(reader: Reader) -> dict[str, list[str]]:
-    """The items that edits replaced, and the items that have taken their places."""
-    present = {row.id for row in reader.items()}
-    replaced = {entry.subject for entry in reader.journal() if entry.kind == "edit"} - present
-    return {id: sorted(versions_of(reader, id, earlier=False) & present) or [id] for id in replaced}
-
-
 def unknown(reader: Reader, id: str, what: str, place: str) -> InputError:
     """Return the error for an unknown id or source; it says if the id was edited or removed."""
     kind, _, value = id.partition(":")
@@ -112,13 +105,15 @@ def plan(reader: Reader, name: str, kind: Literal["delete", "rollback"], *, desc
     removed_items = set(source.items)
     affected = {row.seq: row for row in reader.items(ids=removed_items, ended=True)}
     waiting = source.experiences | (_viewers(reader, removed_items) if descendants else set())
+    cases = set[str]()
     while waiting:
         removed |= waiting
+        cases |= {row.id for row in reader.experiences(seqs=waiting, ended=True)} if descendants else set()
         new = reader.items(experiences=waiting, ended=True)
         affected |= {row.seq: row for row in new}
         gone = {id for id in {row.id for row in new} - removed_items if _is_removed_with(reader, id, removed)}
         removed_items |= gone
-        waiting = frozenset(_viewers(reader, gone) - removed if descendants else ())
+        waiting = frozenset(_viewers(reader, gone | cases) - removed if descendants else ())
     rows = sorted((row for row in affected.values() if row.ended is None), key=lambda row: row.seq)
     ends = {row.seq for row in rows}
     ids = dict.fromkeys(row.id for row in rows)
@@ -128,13 +123,13 @@ def plan(reader: Reader, name: str, kind: Literal["delete", "rollback"], *, desc
         experiences=reader.experiences(seqs=removed),
         rows=rows,
         items=tuple(id for id in ids if id not in stays),
-        pending=source.pending(reader, shown=removed_items if descendants else ()),
+        pending=source.pending(reader, shown=removed_items | cases if descendants else ()),
     )
 
 
-def _viewers(reader: Reader, items: Collection[str]) -> set[int]:
-    """Experiences whose agents were shown one of ``items``."""
-    return {seq for seq, _ in reader.exposures(items=items)}
+def _viewers(reader: Reader, shown: Collection[str]) -> set[int]:
+    """Experiences whose agents were shown one of these items or experiences."""
+    return {use.experience for use in reader.uses(subjects=shown)}
 
 
 def _is_removed_with(reader: Reader, id: str, removed: Collection[int]) -> bool:

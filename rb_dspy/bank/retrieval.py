@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
-from rb_dspy.bank.reading import items_and_givers
+from rb_dspy.bank.reading import APPROVED, as_items, marked
 from rb_dspy.bank.search.searchers import Searcher
-from rb_dspy.bank.store.base import UNITS, Filter, Hit, Unit
+from rb_dspy.bank.store.base import UNITS, ExperienceRow, Filter, Hit, ItemRow, Unit
 from rb_dspy.bank.store.overlay import Reader, Scope
+from rb_dspy.config import TrustConfig
 from rb_dspy.errors import InputError
 from rb_dspy.protocols import Vectors
-from rb_dspy.schema import MemoryItem, Polarity, Retrieved, Task
+from rb_dspy.schema import LEVELS, MemoryItem, Polarity, Retrieved, Task
 from rb_dspy.text import normalize
 
 Mode = Literal["dense", "lexical", "hybrid"]
@@ -24,60 +27,32 @@ _DEPTH = 50
 _SMOOTHING = 60
 """The constant of reciprocal rank fusion (Cormack et al., 2009)."""
 
+_WIDEST = 64
+"""Candidates per result, among which those are sought that do not repeat a better one."""
+
+_OWNER = LEVELS.index("owner")
+
+_FLOOD = 3
+"""As many others that say the same make a result one that does not outrank others."""
+
 Ranking = Callable[[int], list[Hit]]
 """Returns the best rows, at most the given number."""
 
 
-def find(
-    scope: Scope,
-    searcher: Searcher,
-    embed: Callable[[str], Vectors],
-    query: str | Task,
-    *,
-    k: int,
-    unit: Unit,
-    mode: Mode,
-    min_score: float | None,
-    exclude_tasks: Collection[str],
-    polarity: Polarity | None,
-) -> list[Retrieved]:
-    """See ``MemoryBank.retrieve``. ``embed`` is called at most once, and never if there are no rows to search."""
-    _check(query=query, k=k, unit=unit, mode=mode, min_score=min_score, exclude_tasks=exclude_tasks, polarity=polarity)
-    own_task = query.id if isinstance(query, Task) else None
-    query = normalize((query.key or query.instruction) if isinstance(query, Task) else query)
-    if k == 0 or searcher.is_empty(unit):
-        return []
-    excluded = frozenset(exclude_tasks) if own_task is None else frozenset({*exclude_tasks, own_task})
-    only = Filter(exclude_tasks=excluded, polarity=polarity)
-    rankings: list[Ranking] = []
-    if mode != "lexical":
-        vector = embed(query)
-        rankings.append(lambda number: searcher.nearest(unit, vector, number, only))
-    if mode != "dense":
-        rankings.append(lambda number: searcher.matching(unit, query, number, only))
-
-    def is_shown(item: MemoryItem) -> bool:
-        """Searches filter rows; an item that several experiences gave has the polarity and the task of the earliest."""
-        return polarity in (None, item.polarity) and item.provenance.task_id != own_task
-
-    ranking = rankings[0] if len(rankings) == 1 else _fused(rankings)
-    count = k
-    while True:
-        hits = ranking(count)  # outside the block below, because a searcher has its own lock
-        passed = hits if min_score is None else [hit for hit in hits if hit.score >= min_score - 1e-5]
-        with scope.reading() as reader:
-            found = _load_results(reader, scope.name, unit, passed, k, is_shown)
-        if len(found) >= k or len(passed) < count:
-            return found[:k]
-        count *= 4
-
-
 _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "query": (lambda value: isinstance(value, str | Task), "a text, or a Task"),
+    "text": (lambda value: isinstance(value, str | Task), "a text, or a Task"),
     "k": (lambda value: isinstance(value, Integral) and int(value) >= 0, "a whole number, 0 or more"),
     "unit": (UNITS.__contains__, " or ".join(map(repr, UNITS))),
     "mode": (get_args(Mode).__contains__, ", ".join(map(repr, get_args(Mode)))),
     "polarity": ((None, *get_args(Polarity)).__contains__, "None, 'success' or 'failure'"),
+    "empty": (lambda value: isinstance(value, bool), "True or False"),
+    "marks": (
+        lambda value: (
+            isinstance(value, Mapping)
+            and all(isinstance(name, str) and isinstance(each, str | None) for name, each in value.items())
+        ),
+        "a dict: name of a mark -> its value, or None for what has no such mark",
+    ),
     "exclude_tasks": (  # a str is a collection, too
         lambda value: isinstance(value, Collection) and not isinstance(value, str),
         "a list, or a set, of task ids",
@@ -90,47 +65,208 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
 """What each argument must be: a test, and how an error describes it."""
 
 
-def _check(**given: Any) -> None:
-    for name, value in given.items():
-        is_valid, expected = _ARGUMENTS[name]
-        if not is_valid(value):
-            raise InputError(f"{name} {value!r:.40}: expected {expected}")
-    if given["min_score"] is not None and given["mode"] != "dense":
-        raise InputError(f"min_score is a cosine and does not apply to mode {given['mode']!r}; remove it")
+@dataclass(frozen=True)
+class Query:
+    """What is sought; see ``MemoryBank.retrieve``."""
+
+    text: str | Task
+    k: int
+    unit: Unit
+    mode: Mode
+    min_score: float | None
+    exclude_tasks: Collection[str]
+    polarity: Polarity | None
+    marks: Mapping[str, str | None]
+    empty: bool
+
+    def __post_init__(self) -> None:
+        for name, (is_valid, expected) in _ARGUMENTS.items():
+            value = getattr(self, name)
+            if not is_valid(value):
+                raise InputError(f"{'query' if name == 'text' else name} {value!r:.40}: expected {expected}")
+        if self.min_score is not None and self.mode != "dense":
+            raise InputError(f"min_score is a cosine and does not apply to mode {self.mode!r}; remove it")
+
+    @property
+    def own_task(self) -> str | None:
+        """The task whose own lessons are not shown."""
+        return self.text.id if isinstance(self.text, Task) else None
+
+    def is_shown(self, item: MemoryItem) -> bool:
+        """Searches filter rows; an item that several experiences gave has the polarity and the task of the earliest."""
+        own = self.polarity in (None, item.polarity) and item.provenance.task_id != self.own_task
+        return own and item.level != "held"
 
 
-def _load_results(
-    reader: Reader, scope: str, unit: Unit, hits: Sequence[Hit], k: int, is_shown: Callable[[MemoryItem], bool]
+def find(
+    scope: Scope, searcher: Searcher, embed: Callable[[str], Vectors], trust: TrustConfig, query: Query
 ) -> list[Retrieved]:
-    """Load the results. Several rows of one item become one result; experiences without items are skipped."""
-    seqs = [hit.seq for hit in hits]
-    ids: dict[int, tuple[str, ...]]
-    if unit == "item":
-        rows = {row.seq: row for row in reader.items(seqs=seqs)}
-        ids = {seq: (row.id,) for seq, row in rows.items()}
-    else:
-        pairs_of: dict[int, list[tuple[int, str]]] = {}
-        for each in reader.items(experiences=seqs):
-            pairs_of.setdefault(each.experience, []).append((each.learned, each.id))
-        ids = {seq: tuple(id for _, id in sorted(pairs)) for seq, pairs in pairs_of.items()}
-    items, givers = items_and_givers(reader, {id for each in ids.values() for id in each}, scope)
-    found: dict[object, Retrieved] = {}
-    for hit in hits:
-        giver = givers.get(rows[hit.seq].experience if unit == "item" and hit.seq in rows else hit.seq)
-        shown = [item for id in ids.get(hit.seq, ()) if (item := items.get(id)) and is_shown(item)]
-        key = shown[0].id if unit == "item" and shown else hit.seq
-        if giver is None or not shown or key in found:
-            continue
-        found[key] = Retrieved(
-            score=hit.score,
-            experience_id=giver.id,
-            task_id=giver.task_id,
-            instruction=giver.instruction,
-            items=tuple(shown),
-        )
-        if len(found) == k:
-            break
-    return list(found.values())
+    """See ``MemoryBank.retrieve``. ``embed`` is called at most once, and never if there are no rows to search."""
+    text = query.text if isinstance(query.text, str) else query.text.key or query.text.instruction
+    text = normalize(text)
+    if query.k == 0 or searcher.is_empty(query.unit):
+        return []
+    approved = marked(scope.now(), query.unit, APPROVED)
+    only = _filter(scope.now(), query, approved)
+    rankings: list[Ranking] = []
+    if query.mode != "lexical":
+        vector = embed(text)
+        rankings.append(lambda number: searcher.nearest(query.unit, vector, number, only))
+    if query.mode != "dense":
+        rankings.append(lambda number: searcher.matching(query.unit, text, number, only))
+    ranking = rankings[0] if len(rankings) == 1 else _fused(rankings)
+    count = query.k
+    while True:
+        hits = ranking(count)  # outside the block below, because a searcher has its own lock
+        least = query.min_score
+        passed = hits if least is None else [hit for hit in hits if hit.score >= least - 1e-5]
+        is_all = len(passed) < count
+        with scope.reading() as reader:
+            found = _Results(reader, scope.name, searcher.vectors, trust, query, approved).load(passed)
+        if is_all or len(found.first) >= query.k or (count >= _WIDEST * query.k and len(found) >= query.k):
+            return found.best(query.k)
+        count *= 4
+
+
+def _filter(reader: Reader, query: Query, approved: Mapping[int, str]) -> Filter:
+    """The rows that a search may return."""
+    hidden = set[int]()
+    within: set[int] | None = None
+    for name, value in query.marks.items():
+        rows = marked(reader, query.unit, name)
+        if value is None:
+            hidden |= rows.keys()
+        else:
+            having = {seq for seq, each in rows.items() if each == value}
+            within = having if within is None else within & having
+    excluded = {*query.exclude_tasks} | ({query.own_task} if query.own_task is not None else set())
+    return Filter(
+        exclude_tasks=frozenset(excluded),
+        polarity=query.polarity,
+        hidden=hidden,
+        within=within,
+        released=approved.keys(),
+    )
+
+
+@dataclass
+class _Found:
+    """A result with its vector, how far it is trusted, and how many say the same."""
+
+    result: Retrieved
+    vector: Vectors | None
+    standing: tuple[int, bool]
+    better: _Found | None = None
+    """A better result that says the same."""
+    repeats: int = 0
+
+    @property
+    def ranked(self) -> Retrieved:
+        """The result, which outranks others if its origin is trusted and it is no flood."""
+        outranks = self.standing[1] and self.better is None and self.repeats < _FLOOD
+        return self.result if outranks else self.result.model_copy(update={"outranks": False})
+
+
+class _Results:
+    """Chooses from hits, best first. ``first``: the results; ``later``: those that say the same as a better one.
+
+    Several rows of one item become one result. An origin that is not trusted by name gets ``TrustConfig.cap`` places.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        scope: str,
+        vectors: Callable[[Sequence[int]], Mapping[int, Vectors]],
+        trust: TrustConfig,
+        query: Query,
+        approved: Collection[int],
+    ) -> None:
+        self._reader = reader
+        self._scope = scope
+        self._vectors = vectors
+        self._trust = trust
+        self._query = query
+        self._approved = approved
+        self.first: list[_Found] = []
+        self.later: list[_Found] = []
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.later)
+
+    def best(self, k: int) -> list[Retrieved]:
+        """The first results, filled up with the later ones, by score."""
+        return sorted((each.ranked for each in (self.first + self.later)[:k]), key=lambda each: -each.score)
+
+    def load(self, hits: Sequence[Hit]) -> Self:
+        seqs = [hit.seq for hit in hits]
+        by_item = self._query.unit == "item"
+        vectors = self._vectors(seqs) if by_item and len(hits) > 1 and self._trust.near <= 1 else {}
+        places, seen = Counter[str](), set[str]()
+        for hit, row, result in self._lessons(hits):
+            if row.id in seen:
+                continue
+            is_approved = hit.seq in self._approved
+            is_capped = not is_approved and row.level < _OWNER and self._trust.is_capped(row.origin)
+            found = _Found(result, vectors.get(hit.seq), (_OWNER if is_approved else row.level, not is_capped))
+            better = self._better(found)
+            if better is not None:
+                better.repeats += 1
+            if is_capped and places[row.origin] == self._trust.cap:
+                continue
+            places[row.origin] += is_capped
+            seen.add(row.id)
+            if better is not None and better.standing >= found.standing:
+                found.better = better
+                self.later.append(found)
+                continue
+            self.first.append(found)
+            if len(self.first) == self._query.k:
+                break
+        return self
+
+    def _lessons(self, hits: Sequence[Hit]) -> Iterator[tuple[Hit, ItemRow | ExperienceRow, Retrieved]]:
+        """The hits that may be shown, with their rows."""
+        seqs = [hit.seq for hit in hits]
+        by_item = self._query.unit == "item"
+        if by_item:
+            given = self._reader.given(seqs=seqs)
+            rows: dict[int, ItemRow | ExperienceRow] = {row.seq: row for row, _ in given}
+        else:
+            rows = {row.seq: row for row in self._reader.experiences(seqs=seqs)}
+            given = self._reader.given({row.id for row in self._reader.items(experiences=seqs)})
+        items = as_items(self._reader, given, self._scope, self._approved if by_item else None)
+        givers = {experience.seq: experience for _, experience in given}
+        ids: dict[int, list[str]] = {}
+        for each, _ in sorted(given, key=lambda pair: pair[0].learned):
+            ids.setdefault(each.experience, []).append(each.id)
+        for hit in hits:
+            row = rows.get(hit.seq)
+            giver = givers.get(row.experience) if isinstance(row, ItemRow) else row
+            if row is None or giver is None:
+                continue
+            mine = [items[id] for id in ([row.id] if by_item else ids.get(hit.seq, ())) if id in items]
+            mine = [item for item in mine if self._query.is_shown(item)]
+            if mine or (self._query.empty and not by_item):
+                yield (
+                    hit,
+                    row,
+                    Retrieved(
+                        score=hit.score,
+                        experience_id=giver.id,
+                        task_id=giver.task_id,
+                        instruction=giver.instruction,
+                        items=tuple(mine),
+                    ),
+                )
+
+    def _better(self, found: _Found) -> _Found | None:
+        """The result that says the same."""
+        if found.vector is None:
+            return None
+        least = self._trust.near - 1e-5
+        near = (each for each in self.first if each.vector is not None and float(each.vector @ found.vector) >= least)
+        return next(near, None)
 
 
 def _fused(rankings: Sequence[Ranking]) -> Ranking:

@@ -2,31 +2,46 @@
 
 The first line is a header: ``format``, ``version``, ``scope``, ``embedder``, ``dimension``, and the number of
 ``experiences``. Each following line is one complete experience, oldest first: task, trajectories, verdicts, current
-items, provenance. The file has the current state without vectors and journal. The import computes ids from the texts;
-those in the file only say which items an agent was shown. Equal states give equal files.
+items, provenance, marks. The file has the current state without vectors and journal. The import computes ids from the
+texts; those in the file only say what an agent was shown. Equal states give equal files.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import pydantic
 
 from rb_dspy.bank.admission import NewExperience, admit, checked_draft, new_item, refused
-from rb_dspy.bank.reading import all_experiences
-from rb_dspy.bank.removal import current_ids
+from rb_dspy.bank.reading import APPROVED, all_experiences, current_ids, marks_of
 from rb_dspy.bank.store.overlay import Scope
+from rb_dspy.config import TrustConfig
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.files import atomic_write, is_database
 from rb_dspy.jsonl import encode, read_objects
-from rb_dspy.schema import Experience, ExperienceDraft, Frozen, Polarity, Task, Trajectory, Verdict
+from rb_dspy.schema import (
+    LEVELS,
+    Experience,
+    ExperienceDraft,
+    Frozen,
+    Level,
+    Polarity,
+    Task,
+    Trajectory,
+    Verdict,
+)
 
 FORMAT: Final = "rb_dspy-bank"
-VERSION = 1
+VERSION = 2
+_WHOLE = 256 << 20
+"""Bytes of a file that is kept in memory while it is checked; a larger one is read twice."""
 
 
 class _Header(Frozen):
@@ -43,6 +58,10 @@ class _Item(Frozen):
     title: str
     description: str
     content: str
+    kind: str = "lesson"
+    data: dict[str, pydantic.JsonValue] = pydantic.Field(default_factory=dict)
+    level: Level = "learned"
+    marks: dict[str, str] = pydantic.Field(default_factory=dict)
     polarity: Polarity
     distiller: str
 
@@ -57,6 +76,10 @@ class _Line(Frozen):
     note: str
     origin: str
     shown: Annotated[tuple[Annotated[str, pydantic.Field(min_length=1, max_length=200)], ...], pydantic.FailFast()]
+    cited: tuple[str, ...] = ()
+    level: Level = "learned"
+    reward: float | None = pydantic.Field(default=None, ge=0, le=1)
+    marks: dict[str, str] = pydantic.Field(default_factory=dict)
     created_at: str
 
 
@@ -71,19 +94,24 @@ def write(path: Path, scope: Scope) -> int:
     """
     with atomic_write(path, error=StorageError) as file, scope.reading() as reader:
         current = current_ids(reader)  # an import does not know the edits
-        count, (name, dimension) = len(reader.experiences()), scope.embedder() or ("", 0)
+        marks = {entry.subject: marks_of(reader, entry.subject) for entry in reader.journal(kinds=["mark"])}
+        count, (name, dimension) = len(reader.tally("experiences", ["seq"])), scope.embedder() or ("", 0)
         head = {"scope": scope.name, "embedder": name, "dimension": dimension, "experiences": count}
         file.write(encode({"format": FORMAT, "version": VERSION, **head}))
-        file.writelines(_line(experience, current) for experience in all_experiences(reader, scope.name))
+        for experience in all_experiences(reader, scope.name):
+            cited = {use.subject for use in reader.uses(experiences=[experience.seq]) if use.cited}
+            file.write(_line(experience, cited, current, marks))
     return count
 
 
-def read(path: Path, origin: str = "") -> Iterator[NewExperience]:
-    """Read a file of ``write``. The file is untrusted input.
+def read(path: Path, trust: TrustConfig, origin: str = "", *, own: bool = False) -> Iterable[NewExperience]:
+    """Read and check all of a file of ``write``. The file is untrusted input.
 
     Args:
         path: The file.
-        origin: Replaces the origins in the file; empty: they stay.
+        trust: Decides the level of the origin.
+        origin: Replaces the origins in the file; empty: ``import:`` and 8 digits of the file's SHA-256.
+        own: Origins, levels and marks in the file stay.
 
     Raises:
         InputError: A line is not valid; the message gives its number.
@@ -91,6 +119,20 @@ def read(path: Path, origin: str = "") -> Iterator[NewExperience]:
     real = Path(os.path.realpath(path))
     if is_database(real) or (real.exists() and not real.is_file()):  # a pipe cannot be read twice
         raise InputError(f"{path}: is not a text file, perhaps a bank; expected an export of a bank")
+    lines = partial(_read, path, lambda line, ids: _admitted(line, ids, trust, origin, own=own))
+    if not real.exists():
+        list(lines())  # raises the error
+    if not (origin or own):
+        with real.open("rb") as file:
+            origin = f"import:{hashlib.file_digest(file, 'sha256').hexdigest()[:8]}"
+    if real.stat().st_size <= _WHOLE:
+        return [*lines()]
+    for _ in lines():
+        pass
+    return lines()
+
+
+def _read(path: Path, admitted: Callable[[_Line, dict[str, str]], NewExperience]) -> Iterator[NewExperience]:
     lines = read_objects(path, "a JSON object of an export of a bank", error=StorageError)
     number, first = next(lines)
     header = _header(first, f"{path}:{number}")
@@ -100,7 +142,7 @@ def read(path: Path, origin: str = "") -> Iterator[NewExperience]:
         place = f"{path}:{number}"
         try:
             line = _Line.model_validate(value)
-            new = _admitted(line, origin, ids)
+            new = admitted(line, ids)
         except pydantic.ValidationError as exc:
             raise InputError(f"{place}: {refused(exc)}") from None
         except InputError as exc:
@@ -115,7 +157,7 @@ def read(path: Path, origin: str = "") -> Iterator[NewExperience]:
         )
 
 
-def _admitted(line: _Line, origin: str, ids: dict[str, str]) -> NewExperience:
+def _admitted(line: _Line, ids: dict[str, str], trust: TrustConfig, origin: str, *, own: bool) -> NewExperience:
     distillers, polarities = ({getattr(item, name) for item in line.items} for name in ("distiller", "polarity"))
     if len(distillers) > 1:
         raise InputError("items of several distillers; expected the same for all items of an experience")
@@ -124,9 +166,11 @@ def _admitted(line: _Line, origin: str, ids: dict[str, str]) -> NewExperience:
             datetime.fromisoformat(line.created_at)
     except ValueError:
         raise InputError(f"created_at {line.created_at[:40]!r}; expected an ISO 8601 time, or nothing") from None
-    drafts = [checked_draft(item.model_dump(include={"title", "description", "content"})) for item in line.items]
+    texts = {"title", "description", "content"}
+    drafts = [checked_draft(item.model_dump(include=texts), item.kind, item.data) for item in line.items]
     new_ids = [new_item(draft).id for draft in drafts]
     ids.update(zip((item.id for item in line.items), new_ids, strict=True))
+    stated = f"the file names the origin {line.origin!r}" if line.origin and not own else ""
     draft = ExperienceDraft(
         task=line.task,
         trajectories=line.trajectories,
@@ -135,23 +179,47 @@ def _admitted(line: _Line, origin: str, ids: dict[str, str]) -> NewExperience:
         run_id=line.run_id,
         polarity=next(iter(polarities)) if len(polarities) == 1 else None,
         distiller=min(distillers, default=""),
-        note=line.note,
-        origin=origin or line.origin,
+        note="; ".join(filter(None, [line.note, stated])),
+        origin=line.origin if own else origin,
         shown=tuple(ids.get(id, id) for id in line.shown),
+        cited=tuple(ids.get(id, id) for id in line.cited),
+        reward=line.reward,
     )
-    return admit(draft, created_at=line.created_at)
+    new = admit(draft, line.level if own else trust.level(origin), created_at=line.created_at)
+    ids[line.id] = new.id
+    if not own:
+        return new
+    levels = {id: item.level for id, item in zip(new_ids, line.items, strict=True)}
+    marks = {new.id: line.marks, **{id: item.marks for id, item in zip(new_ids, line.items, strict=True)}}
+    return replace(
+        new,
+        items=tuple(replace(item, level=LEVELS.index(levels[item.id])) for item in new.items),
+        held=frozenset(id for id, level in levels.items() if level == "held"),
+        stated=True,
+        marks=tuple((id, name, value) for id, each in marks.items() for name, value in each.items()),
+    )
 
 
-def _line(experience: Experience, current: Mapping[str, Sequence[str]]) -> bytes:
+def _line(
+    experience: Experience,
+    cited: Collection[str],
+    current: Mapping[str, Sequence[str]],
+    marks: Mapping[str, Mapping[str, str]],
+) -> bytes:
+    def own_marks(id: str) -> dict[str, str]:
+        return {name: value for name, value in marks.get(id, {}).items() if name != APPROVED}  # the level says so
+
     items = [
-        item.model_dump(include={"id", "title", "description", "content"})
-        | {"polarity": item.polarity, "distiller": source.distiller}
+        item.model_dump(include={"id", "title", "description", "content", "kind", "data", "level"})
+        | {"marks": own_marks(item.id), "polarity": item.polarity, "distiller": source.distiller}
         for item in experience.items
         for source in item.provenances
         if source.experience_id == experience.id
     ]
     parts = experience.model_dump(exclude={"scope", "seq", "items"}) | {"items": items}
-    parts["shown"] = list(dict.fromkeys(new for id in experience.shown for new in current.get(id, [id])))
+    parts["marks"] = own_marks(experience.id)
+    for name, ids in (("shown", experience.shown), ("cited", [id for id in experience.shown if id in cited])):
+        parts[name] = list(dict.fromkeys(new for id in ids for new in current.get(id, [id])))
     try:
         return encode({name: parts[name] for name in _Line.model_fields})
     except InputError as exc:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
-from typing import Literal
+from typing import Literal, NamedTuple
+
+import numpy as np
 
 from rb_dspy.bank.admission import (
     NewExperience,
@@ -19,26 +22,66 @@ from rb_dspy.bank.admission import (
     unpack_rollouts,
 )
 from rb_dspy.bank.embedding import embed
-from rb_dspy.bank.reading import key_of
+from rb_dspy.bank.reading import key_of, levels_of
 from rb_dspy.bank.removal import plan
-from rb_dspy.bank.store.base import Entry, ExperienceRow, ItemRow, PendingKey, PendingRow, SnapshotRow, Unit
+from rb_dspy.bank.store.base import (
+    HELD,
+    Entry,
+    ExperienceRow,
+    ItemRow,
+    PendingKey,
+    PendingRow,
+    SnapshotRow,
+    Unit,
+    UseRow,
+)
 from rb_dspy.bank.store.overlay import Reader, Scope, Writer
+from rb_dspy.config import TrustConfig
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.protocols import Embedder, Vectors
-from rb_dspy.schema import MemoryDraft, Removal, Task, Trajectory
+from rb_dspy.schema import LEVELS, MemoryDraft, Removal, Task, Trajectory
 
 _BATCH = 500
 """Experiences per transaction of ``append``."""
 
+_REMOVED = 2_000
+"""Removed lessons that a new one is compared with."""
+
+_CORRECTED = "corrected by"
+"""The note of an experience that another one replaces begins with this."""
+
+
+class Written(NamedTuple):
+    """A stored experience, with the rows of its items."""
+
+    row: ExperienceRow
+    items: tuple[ItemRow, ...]
+    shown: tuple[str, ...]
+
 
 def append(
-    scope: Scope, embedder: Callable[[], Embedder], every: Iterable[NewExperience], *, foreign: bool = False
-) -> list[str]:
-    """Store experiences in transactions of 500; returns their ids. Stored experiences are not embedded again.
+    scope: Scope,
+    embedder: Callable[[], Embedder],
+    trust: TrustConfig,
+    every: Iterable[NewExperience],
+    *,
+    foreign: bool = False,
+    guard: bool = False,
+) -> tuple[list[str], dict[str, Written]]:
+    """Store experiences in transactions of 500; returns their ids, and, of those that are new, what was written last.
 
-    ``foreign``: they come from another bank, so equal run and task ids do not mean the same attempt; see ``_distinct``.
+    Stored experiences are not embedded again.
+
+    Args:
+        scope: Where to store them.
+        embedder: Called if there is anything to embed.
+        trust: Says from which cosine on two lessons are the same.
+        every: The experiences.
+        foreign: They come from another bank, so equal run and task ids do not mean the same attempt; see ``_distinct``.
+        guard: Hold lessons that say the same as a removed one.
     """
     ids: list[str] = []
+    written: dict[str, Written] = {}
     rest = iter(every)
     while batch := list(islice(rest, _BATCH)):
         page: dict[str, NewExperience] = {}
@@ -48,7 +91,7 @@ def append(
                 page.setdefault(new.id, new)
             stored = {row.id for row in reader.experiences(ids=page, ended=True)}
         ids += [new.id for new in batch]
-        fresh = [new for new in page.values() if new.items and new.id not in stored]
+        fresh = [new for new in page.values() if new.id not in stored]
         vectors: dict[str, list[Vectors]] = {}
         key = None
         if fresh:
@@ -57,9 +100,26 @@ def append(
             texts = [text for new in fresh for text in (new.row.instruction, *map(item_text, new.items))]
             rows = iter(embed(model, texts))
             vectors = {new.id: [*islice(rows, 1 + len(new.items))] for new in fresh}
-        with scope.write(embedder=key) as writer:
-            _append(writer, [*page.values()], vectors)
-    return ids
+            if guard:
+                page |= {new.id: new for new in _guarded(scope, fresh, vectors, trust.near)}
+        write = partial(_append, page=[*page.values()], vectors=vectors)
+        written = scope.together(write, embedder=key)
+    return ids, written
+
+
+def _guarded(
+    scope: Scope, fresh: Iterable[NewExperience], vectors: dict[str, list[Vectors]], near: float
+) -> Iterator[NewExperience]:
+    """Hold the lessons whose cosine to a removed one is at least ``near``."""
+    with scope.reading() as reader:
+        gone = removed_rows(reader, _REMOVED) if near <= 1 else []
+        removed = [*scope.vectors("item", gone).values()] if gone else []
+    for new in fresh:
+        if removed and new.items:
+            near_ones = (np.stack(vectors[new.id][1:]) @ np.stack(removed).T).max(axis=1) >= near - 1e-5
+            held = {item.id for item, is_near in zip(new.items, near_ones, strict=True) if is_near}
+            new = replace(new, held=frozenset(held))
+        yield new
 
 
 def latest(reader: Reader, id: str) -> ExperienceRow | None:
@@ -107,7 +167,7 @@ def _distinct(reader: Reader, batch: Sequence[NewExperience]) -> list[NewExperie
     return distinct
 
 
-def _append(writer: Writer, page: Sequence[NewExperience], vectors: dict[str, list[Vectors]]) -> None:
+def _append(writer: Writer, page: Sequence[NewExperience], vectors: dict[str, list[Vectors]]) -> dict[str, Written]:
     """Store experiences with their items, and remove their pending rollouts; stored or removed ones are skipped.
 
     ``vectors``: by experience id, the vector of the instruction, then those of the items.
@@ -117,31 +177,61 @@ def _append(writer: Writer, page: Sequence[NewExperience], vectors: dict[str, li
     later = {key for new in fresh if new.recorded for key in _corrections(writer, new)}
     writer.remove_pending([key for key in _covered(writer, page) if key not in later])
     if not fresh:
-        return
+        return {}
     for new in fresh:
-        if new.corrects:
-            remove(writer, new.corrects, "delete", descendants=False, note=f"corrected by {new.id}")
-    count = sum(1 + len(new.items) for new in fresh)
-    seq = writer.allocate(count) - count
-    experiences, items, units, exposures, entries = [], list[ItemRow](), list[tuple[Unit, int, Vectors]](), [], []
-    for new in fresh:
-        row = replace(new.row, seq=seq + 1)
-        rows = [
-            replace(item, seq=n, learned=n, experience=row.seq, task_id=row.task_id, polarity=row.polarity)
-            for n, item in enumerate(new.items, row.seq + 1)
-        ]
-        seq += 1 + len(rows)
-        experiences.append(row)
-        items += rows
-        if rows and new.id not in vectors:
+        if new.id not in vectors:
             raise StorageError(f"experience {new.id} was purged meanwhile; append it again")
-        if rows:
-            first, *others = vectors[new.id]
-            units.append(("experience", row.seq, first))
-            units += [("item", each.seq, vector) for each, vector in zip(rows, others, strict=True)]
-        exposures += [(row.seq, id) for id in dict.fromkeys(new.draft.shown)]
-        entries.append(Entry(seq, new.id, "append", tuple(item.id for item in new.items), "", row.created_at))
-    writer.add(experiences=experiences, items=items, vectors=units, exposures=exposures, entries=entries)
+        if new.corrects:
+            remove(writer, new.corrects, "delete", descendants=False, note=f"{_CORRECTED} {new.id}")
+    count = sum(1 + len(new.items) + len(new.marks) for new in fresh)
+    seq = writer.allocate(count) - count
+    levels = levels_of(writer, {id for new in fresh for id in new.draft.shown})
+    written: dict[str, Written] = {}
+    units, uses, entries = list[tuple[Unit, int, Vectors]](), list[UseRow](), list[Entry]()
+    for new in fresh:
+        shown = tuple(dict.fromkeys(new.draft.shown))
+        level = min([new.row.level, *(levels[id] for id in shown if id in levels and not new.stated)])
+        row = replace(new.row, seq=seq + 1, level=level)
+        items = tuple(
+            replace(
+                item,
+                seq=n,
+                learned=n,
+                experience=row.seq,
+                task_id=row.task_id,
+                polarity=row.polarity,
+                origin=row.origin,
+                level=HELD if item.id in new.held else max(level, item.level),
+            )
+            for n, item in enumerate(new.items, row.seq + 1)
+        )
+        seq += 1 + len(items)
+        first, *others = vectors[new.id]
+        units.append(("experience", row.seq, first))
+        units += [("item", each.seq, vector) for each, vector in zip(items, others, strict=True)]
+        uses += [UseRow(row.seq, id, place, id in new.draft.cited) for place, id in enumerate(shown)]
+        entries.append(Entry(seq, new.id, "append", tuple(item.id for item in items), "", row.created_at))
+        for id, name, value in new.marks:
+            seq += 1
+            entries.append(Entry(seq, id, "mark", (name,), value, row.created_at))
+        written[new.id] = Written(row, items, shown)
+    writer.add(
+        experiences=[each.row for each in written.values()],
+        items=[item for each in written.values() for item in each.items],
+        vectors=units,
+        uses=uses,
+        entries=entries,
+    )
+    return written
+
+
+def removed_rows(reader: Reader, most: int) -> list[int]:
+    """The numbers of the last rows of lessons that were removed by a delete or a rollback, at most ``most``."""
+    entries = [entry for entry in reader.journal(kinds=("delete", "rollback")) if not entry.note.startswith(_CORRECTED)]
+    subjects = {id for entry in entries for id in (entry.subject, *entry.items)}
+    rows = {row.id: row.seq for row in reader.items(ids=subjects, ended=True)}
+    present = {row.id for row in reader.items(ids=subjects)}
+    return sorted(seq for id, seq in rows.items() if id not in present)[-most:]
 
 
 def without_removed(reader: Reader, drafts: Sequence[MemoryDraft], note: str) -> tuple[list[MemoryDraft], str]:
@@ -177,7 +267,16 @@ def snapshot(writer: Writer, name: str, place: str) -> SnapshotRow:
     return row
 
 
-def record(writer: Writer, task: Task, rollout: Trajectory, run_id: str, shown: tuple[str, ...], location: str) -> None:
+def record(
+    writer: Writer,
+    task: Task,
+    rollout: Trajectory,
+    *,
+    run_id: str,
+    shown: tuple[str, ...],
+    origin: str,
+    place: str,
+) -> None:
     """Store a rollout that is not judged yet. Does nothing if it is stored or learned from, unless it corrects that.
 
     Raises ``InputError`` if the experience that was learned from it was removed.
@@ -185,14 +284,14 @@ def record(writer: Writer, task: Task, rollout: Trajectory, run_id: str, shown: 
     key = key_of(task, rollout, run_id=run_id)
     stored = latest(writer, identity(task, [rollout], run_id=run_id))
     if stored is not None and stored.ended is not None:
-        raise removed_since(location, task.id, stored.id)
+        raise removed_since(place, task.id, stored.id)
     if stored is not None and not _is_corrected(stored, task, [rollout]):
         return
     is_stated = rollout.known_label or rollout.feedback
     waiting = writer.pending(run_id=run_id, task_id=task.id) if is_stated else []
     if any(each.key == key and _is_corrected(each, task, [rollout]) for each in waiting):
         writer.remove_pending([key])
-    writer.add_pending(PendingRow(key, pack_rollouts(task, [rollout]), shown, now()))
+    writer.add_pending(PendingRow(key, pack_rollouts(task, [rollout]), shown, now(), origin))
 
 
 def edit(writer: Writer, id: str, new: ItemRow, vector: Vectors, note: str, location: str) -> None:
@@ -208,13 +307,25 @@ def edit(writer: Writer, id: str, new: ItemRow, vector: Vectors, note: str, loca
     last = writer.allocate(1 + len(moved))
     rows = [
         replace(
-            row, seq=last - len(moved) + n, id=new.id, title=new.title, description=new.description, content=new.content
+            row,
+            seq=last - len(moved) + n,
+            id=new.id,
+            title=new.title,
+            description=new.description,
+            content=new.content,
+            level=LEVELS.index("owner"),
         )
         for n, row in enumerate(moved, 1)
     ]
     writer.end([row.seq for row in before], last)
     entry = Entry(last, id, "edit", (new.id,), note, now())
     writer.add(items=rows, vectors=[("item", row.seq, vector) for row in rows], entries=[entry])
+
+
+def mark(writer: Writer, ids: Sequence[str], name: str, value: str) -> None:
+    """Mark items and experiences; an empty value removes the mark."""
+    seq, time = writer.allocate(1), now()
+    writer.add(entries=[Entry(seq, id, "mark", (name,), value, time) for id in dict.fromkeys(ids)])
 
 
 def remove(writer: Writer, name: str, kind: Literal["delete", "rollback"], *, descendants: bool, note: str) -> Removal:

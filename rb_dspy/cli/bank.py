@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -17,7 +17,7 @@ from rb_dspy.schema import Change, Experience, MemoryDraft, MemoryItem
 from rb_dspy.text import counted
 
 if TYPE_CHECKING:
-    from rb_dspy.bank import MemoryBank
+    from rb_dspy.bank import Held, MemoryBank
 
 app = typer.Typer(no_args_is_help=True, help="Inspect a bank, change it, back it up.")
 
@@ -33,9 +33,13 @@ def list_items(
     experiences: Annotated[
         bool, typer.Option("--experiences", help="List experiences, including those without lessons.")
     ] = False,
+    held: Annotated[bool, typer.Option("--held", help="Only lessons that wait for bank approve.")] = False,
 ) -> None:
     """List the lessons, oldest first."""
     with on.open() as opened:
+        if held:
+            _list_held(opened.held()[-last if last else 0 :])
+            return
         found: Any = (opened.experiences() if experiences else opened.items())[-last if last else 0 :]
         learned_from = 0 if found else len(opened.seen_tasks())
     for each in found:
@@ -59,8 +63,40 @@ def list_items(
             color = "green" if item.polarity == "success" else "yellow"
             times = len(item.provenances)
             source = f"{item.polarity}{f', learned {times} times' if times > 1 else ''}"
+            source += {"held": ", held", "owner": ", yours"}.get(item.level, "")
             out.print(Text.assemble((item.id, "dim"), "  ", (item.title, "bold"), "  ", (source, color)))
             out.print(Padding(Text(one_line(item.content, 2 * width)), (0, 0, 0, 4)))
+
+
+def _list_held(found: Sequence[Held]) -> None:
+    for each in found:
+        emit(each)
+        item = each.item
+        origins = ", ".join(dict.fromkeys(source.origin for source in item.provenances))
+        out.print(Text.assemble((item.id, "dim"), "  ", (item.title, "bold"), "  ", (f"from {origins}", "yellow")))
+        out.print(Padding(Text(one_line(item.content, 2 * max(40, out.width - 4))), (0, 0, 0, 4)))
+        if each.corroborated:
+            out.print(Padding(Text(f"nearly the same comes from {', '.join(each.also)}", "green"), (0, 0, 0, 4)))
+    say("approve them with rb-dspy bank approve ID, or reject them" if found else "no lesson is held")
+
+
+@app.command()
+@options.shared
+def origins(on: options.OnBank) -> None:
+    """List where the lessons come from, how far each origin is trusted, and how often its lessons were shown."""
+    with on.open() as opened:
+        found = opened.origins()
+    shown = table("origin", "level", "lessons", "held", "shown", "last", right=("lessons", "held", "shown"))
+    for each in found:
+        emit(each)
+        level = f"{each.level}{', one place' if each.capped else ''}"
+        name = Text(each.name) if each.name else Text("(your program)", "dim")
+        numbers = (f"{number:,}" for number in (each.lessons, each.held, each.shown))
+        shown.add_row(name, level, *numbers, Text(each.last[:10], "dim"))
+    if found:
+        out.print(shown)
+    else:
+        say("this scope is empty; rb-dspy run fills it")
 
 
 @app.command()
@@ -167,7 +203,8 @@ def _learn(chosen: Any, program_name: str | None) -> None:
     program = build_program(chosen, prompts=program_name)
     learner = program if isinstance(program, MaTTS) else MaTTS(program)  # it learns from any number of rollouts
     config, errors = chosen.bank, list[RBError]()
-    with MemoryBank.open(config.url, scope=config.scope, embedder=config.embedder, create=False) as opened:
+    where = {"scope": config.scope, "embedder": config.embedder, "trust": chosen.trust}
+    with MemoryBank.open(config.url, create=False, **where) as opened:
         waiting = opened.pending()
         for each in waiting:
             titles, error = list[str](), ""

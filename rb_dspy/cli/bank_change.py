@@ -19,7 +19,7 @@ from rb_dspy.cli import options
 from rb_dspy.cli.output import confirm, emit, err, one_line, out, say, table
 from rb_dspy.errors import BankError, CorruptBank, InputError
 from rb_dspy.redaction import without_secrets
-from rb_dspy.schema import MemoryItem, Removal
+from rb_dspy.schema import Experience, MemoryItem, Removal
 from rb_dspy.text import counted
 
 if TYPE_CHECKING:
@@ -65,6 +65,31 @@ def edit(
     with on.open(embeds=True) as opened:
         item = opened.edit(id, title=title, description=description, content=content, note=note)
     _print_item(item)
+
+
+@app.command()
+@options.shared
+def approve(
+    on: options.OnBank,
+    id: Annotated[str, typer.Argument(help="Id of a lesson, or of an experience with its lessons.")],
+) -> None:
+    """Trust a held lesson, or an experience and its lessons, as if you had written it: it is shown from now on."""
+    with on.open() as opened:
+        found = opened.approve(id)
+    emit(found)
+    say(f"approved: {_name(found)}")
+
+
+@app.command()
+@options.shared
+def reject(
+    on: options.OnBank,
+    id: Annotated[str, typer.Argument(help="Id of a lesson or an experience.")],
+    note: NoteOption = "",
+) -> None:
+    """Remove a lesson that you do not trust, or an experience with its lessons; what says nearly the same is held."""
+    with on.open() as opened:
+        _remove(opened, partial(opened.reject, id, note=note), dry_run=False)
 
 
 @app.command()
@@ -159,21 +184,26 @@ def import_(
         str,
         typer.Option("--origin", metavar="NAME", help="Origin of this import; bank rollback origin:NAME removes it."),
     ] = "",
+    own: Annotated[
+        bool, typer.Option("--own", help="The file is your own export: keep its origins, levels and marks.")
+    ] = False,
 ) -> None:
-    """Import exported experiences; skips those that are in this bank or were removed from it."""
+    """Import exported experiences; skips those that are in this bank or were removed from it.
+
+    Without --own its lessons are another's: they share one place of a prompt unless [trust] in rb.toml says more.
+    """
     from rb_dspy.bank import MemoryBank
     from rb_dspy.bank.admission import checked_name
     from rb_dspy.bank.transfer import read
 
-    chosen = on.settings.bank
-    for _ in read(file, checked_name("origin", origin) if origin else ""):
-        pass  # validate the file before a bank is created
+    chosen, trust = on.settings.bank, on.settings.trust
+    read(file, trust, checked_name("origin", origin) if origin else "", own=own)  # before a bank is created
     with (
         err.status("embedding …"),
-        MemoryBank.open(chosen.url, scope=chosen.scope, embedder=chosen.embedder) as opened,
+        MemoryBank.open(chosen.url, scope=chosen.scope, embedder=chosen.embedder, trust=trust) as opened,
     ):
         before = opened.stats().experiences
-        ids = opened.import_jsonl(file, origin=origin)
+        ids = opened.import_jsonl(file, origin=origin, own=own)
         new = opened.stats().experiences - before
     emit({"path": file, "experiences": len(ids), "new": new})
     others = f"; {len(ids) - new:,} skipped: already here, or removed here" if len(ids) > new else ""
@@ -190,7 +220,7 @@ def backup(
     """Copy the bank's file with all scopes; other processes may write to it meanwhile."""
     from rb_dspy.bank import MemoryBank
 
-    url = options.settings(config, None, part="bank", bank__url=bank).bank.url
+    url = options.settings(config, None, parts=["bank"], bank__url=bank).bank.url
     MemoryBank.backup(url, to=file)
     emit({"path": url, "copy": file})
     say(f"{file} is a copy of {url}")
@@ -206,7 +236,7 @@ def restore(
     """Check a copy and replace the bank's file with it; the old file is moved aside."""
     from rb_dspy.bank import MemoryBank
 
-    url = options.settings(config, None, part="bank", bank__url=bank).bank.url
+    url = options.settings(config, None, parts=["bank"], bank__url=bank).bank.url
     with err.status("checking the copy …"):
         aside = MemoryBank.restore(url, copy=copy)
     emit({"path": url, "copy": copy, "moved_aside": aside})
@@ -261,6 +291,10 @@ def _print_item(item: MemoryItem) -> None:
     show_item(item)
 
 
+def _name(found: MemoryItem | Experience) -> str:
+    return found.title if isinstance(found, MemoryItem) else f"{found.task.id}: {found.task.instruction}"
+
+
 def _remove(bank: MemoryBank, remove: Callable[..., Removal], *, dry_run: bool, asks: bool = False) -> None:
     """Remove, unless ``dry_run``, and print what; titles are read before they are gone."""
     removal = remove(dry_run=True)
@@ -293,7 +327,6 @@ def _counts(removal: Removal) -> str:
 
 def _title(bank: MemoryBank, id: str) -> str:
     try:
-        found = bank.get(id)
+        return _name(bank.get(id))
     except (InputError, BankError):  # removed meanwhile, or damaged
         return ""
-    return found.title if isinstance(found, MemoryItem) else f"{found.task.id}: {found.task.instruction}"

@@ -32,7 +32,7 @@ def compare_memory(program: BankProgram, name: str, tasks: Sequence[Task], chose
     without, with_memory = RunReport("without"), RunReport("with")
     model = (program.backbones or active()).lm("agent").model
     out.print(Text.assemble((name, "bold"), f"  {counted(len(tasks), 'task')}  ", (str(model), "dim")))
-    opened = MemoryBank.open(None, scope="comparison", embedder=chosen.bank.embedder)
+    opened = MemoryBank.open(None, scope="comparison", embedder=chosen.bank.embedder, trust=chosen.trust)
     with ends_on_interrupt("nothing was stored"), opened as bank:
         _run(program, tasks, bank, without)
         _run(program, tasks, bank, with_memory, before=without)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
@@ -127,7 +127,7 @@ class OnBank:
     @property
     def settings(self) -> Settings:
         """The settings of the command."""
-        return settings(self.config, None, part="bank", bank__url=self.bank, bank__scope=self.scope)
+        return settings(self.config, None, parts=("bank", "trust"), bank__url=self.bank, bank__scope=self.scope)
 
     def open(self, *, embeds: bool = False, create: bool = False, any_scope: bool = False) -> MemoryBank:
         """Open the bank.
@@ -138,17 +138,17 @@ class OnBank:
         from rb_dspy.bank import MemoryBank
         from rb_dspy.bank.opening import scopes
 
-        chosen = self.settings.bank
+        chosen, trust = self.settings.bank, self.settings.trust
         embedder = chosen.embedder if embeds else None
         try:
-            return MemoryBank.open(chosen.url, scope=chosen.scope, embedder=embedder, create=create)
+            return MemoryBank.open(chosen.url, scope=chosen.scope, embedder=embedder, create=create, trust=trust)
         except EmbedderMismatch as exc:
             raise EmbedderMismatch(f"{exc}; set bank.embedder in rb.toml to the bank's embedder") from None
         except UnknownScope:
             names = scopes(chosen.url) if any_scope and self.scope is None else []
             if not names:
                 raise
-        return MemoryBank.open(chosen.url, scope=names[0], embedder=embedder, create=False)
+        return MemoryBank.open(chosen.url, scope=names[0], embedder=embedder, create=False, trust=trust)
 
 
 Files = Annotated[
@@ -214,8 +214,10 @@ def shared(command: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-def settings(config: Path | None, overrides: list[str] | None, *, part: str = "", **options: Any) -> Settings:
-    """Settings of all sources, of which the command uses ``part``; empty: all.
+def settings(
+    config: Path | None, overrides: list[str] | None, *, parts: Collection[str] = (), **options: Any
+) -> Settings:
+    """Settings of all sources, of which the command uses ``parts``; empty: all.
 
     ``options``: the command's own as ``section__key=value``; None: not set.
     """
@@ -228,7 +230,7 @@ def settings(config: Path | None, overrides: list[str] | None, *, part: str = ""
         for name, value in options.items()
         if value is not None
     }
-    return load_settings(path, overrides or (), chosen, own=own_file(), part=part)
+    return load_settings(path, overrides or (), chosen, own=own_file(), parts=parts)
 
 
 def program_settings(

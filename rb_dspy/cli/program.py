@@ -48,7 +48,7 @@ def start_bank(chosen: Settings, bank: str | None, scope: str | None) -> Abstrac
     if bank is None and scope is None:
         return nullcontext()
     url, name = bank or chosen.bank.url, scope or chosen.bank.scope
-    return MemoryBank.open(url, scope=name, embedder=chosen.bank.embedder, create=False)
+    return MemoryBank.open(url, scope=name, embedder=chosen.bank.embedder, create=False, trust=chosen.trust)
 
 
 def reflection_model(chosen: Settings, name: str | None) -> Any:

@@ -100,7 +100,8 @@ def _open_bank(chosen: Settings, program: BankProgram) -> MemoryBank:
     if memory == "off":
         program.retrieve.config = program.retrieve.config.model_copy(update={"k": 0})
     url = None if memory == "off" else config.url
-    return MemoryBank.open(url, scope=config.scope, embedder=config.embedder, create=memory != "frozen")
+    create = memory != "frozen"
+    return MemoryBank.open(url, scope=config.scope, embedder=config.embedder, create=create, trust=chosen.trust)
 
 
 def _run(

@@ -142,7 +142,7 @@ def oracle_bank(
     """A bank with the oracle lessons for ``stream``; the caller closes it."""
     bank = MemoryBank.open(None, scope="oracle", embedder=embedder)
     for lesson in oracle_lessons(lessons, stream):
-        bank.add(lesson.title, lesson.content, lesson.description, origin="oracle")
+        bank.add(lesson.title, lesson.content, lesson.description)
     return bank
 
 

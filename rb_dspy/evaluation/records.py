@@ -134,7 +134,7 @@ class Journal:
             try:
                 with tempfile.TemporaryDirectory() as place:
                     start.export_jsonl(Path(place) / "start.jsonl")
-                    bank.import_jsonl(Path(place) / "start.jsonl")  # existing experiences are skipped
+                    bank.import_jsonl(Path(place) / "start.jsonl", own=True)  # existing experiences are skipped
             except BaseException:
                 bank.close()
                 raise

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from rb_dspy.config import source_name
 from rb_dspy.schema import MemoryItem, Retrieved
 from rb_dspy.steps.transcript import escape_fields
 from rb_dspy.text import counted, estimate_tokens, html_table
@@ -36,7 +37,8 @@ def render(items: Iterable[MemoryItem], retrieved: Sequence[Retrieved] = (), max
 
     Every line is quoted, dspy's field markers are broken up, and further lines and what looks like a number are
     indented, so that a stored text can look like neither a turn of the conversation nor another lesson. An item that
-    would exceed ``max_tokens`` (estimated; None: no limit) is skipped, and the next ones are tried.
+    would exceed ``max_tokens`` (estimated; None: no limit) is skipped, and the next ones are tried. The title names the
+    source of a lesson that did not come from this program's own tasks.
     """
     lines: list[str] = []
     shown: list[MemoryItem] = []
@@ -44,7 +46,8 @@ def render(items: Iterable[MemoryItem], retrieved: Sequence[Retrieved] = (), max
     for item in {item.id: item for item in items}.values():  # several experiences may share an item
         texts = [_indented(text) for text in (item.title, item.description, item.content) if text]
         body = [f"  {text}" if _NUMBERED.match(text) else text for text in texts[1:]]
-        quoted = "\n> ".join([f"> {len(shown) + 1}. {texts[0]}", *body])
+        name = source_name(item.provenance.origin)
+        quoted = "\n> ".join([f"> {len(shown) + 1}. {texts[0]}{f' (from {name})' if name else ''}", *body])
         tokens = estimate_tokens(f"{quoted}\n")
         if max_tokens is None or used + tokens <= max_tokens:
             used += tokens

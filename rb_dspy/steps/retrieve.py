@@ -41,7 +41,8 @@ class Retrieve(dspy.Module):
         if self.reranker is not None and retrieved:
             retrieved = self._reranked(task.key or task.instruction, retrieved)[: config.k]
         elif config.mode == "dense" and retrieved:
-            least = min(retrieved[0].score, config.min_share * retrieved[0].score) - 1e-5  # scores may be negative
+            best = next((match.score for match in retrieved if match.outranks), -1.0)
+            least = min(best, config.min_share * best) - 1e-5  # scores may be negative
             retrieved = [match for match in retrieved if match.score >= least]
         items = (item for match in retrieved for item in match.items)
         return render(items, retrieved, config.max_tokens)

@@ -10,6 +10,7 @@ from typing import Any
 import dspy
 import pydantic
 
+from rb_dspy.redaction import redact
 from rb_dspy.schema import Label, Outcome, RoleUsage, Task, Trajectory, Usage
 from rb_dspy.steps import Memory
 from rb_dspy.stream.scaling import Scaling, scaling
@@ -70,21 +71,22 @@ class TaskResult:
         return (self.label == "success") == self.outcome.success
 
     def row(self) -> dict[str, Any]:
-        """Return a flat row for JSON Lines, CSV or pandas; unknown values are None."""
+        """Return a flat row for JSON Lines, CSV or pandas, without keys and passwords; unknown values are None."""
         done = self.prediction
         memory = None if done is None else done.get("memory")
+        answer = None if done is None else done.get("answer")
         return {
             "run_id": self.run_id,
             "position": self.position,
             "task": self.task.id,
-            "instruction": self.task.instruction,
+            "instruction": redact(self.task.instruction),
             "env": self.task.env,
             "template": self.task.template,
             "solved": self.solved,
             "reward": None if self.outcome is None else self.outcome.reward,
             "verdict": self.label,
             "judge_agrees": self.agreed,
-            "answer": None if done is None else done.get("answer"),
+            "answer": redact(answer) if isinstance(answer, str) else None,
             "steps": None if done is None else len(done.trajectory.steps),
             "stop_reason": None if done is None else done.trajectory.stop_reason,
             "rollouts": len(self.rollouts),

@@ -92,7 +92,7 @@ class ServedProgram(PythonModel):
                 settings = self._settings
                 self._bank = MemoryBank.open(None, scope=settings["scope"], embedder=settings["embedder"])
                 if self._lessons is not None:
-                    self._bank.import_jsonl(self._lessons)
+                    self._bank.import_jsonl(self._lessons, own=True)
             return self._bank
 
 

@@ -1,4 +1,4 @@
-"""A trace of each task, by MLflow's callback for DSPy: without ground truth, banks and keys.
+"""A trace of each task, by MLflow's callback for DSPy: without ground truth, banks, keys and passwords.
 
 The callback belongs to the context of a tracked run; autologging, a switch for the whole process, stays as it is.
 """
@@ -17,7 +17,7 @@ from mlflow.dspy.callback import MlflowCallback
 from mlflow.tracing.config import get_config
 
 from rb_dspy.program import as_task
-from rb_dspy.redaction import SECRET_NAME
+from rb_dspy.redaction import SECRET_NAME, redact
 from rb_dspy.stream import TaskResult
 from rb_dspy.text import summary_line
 from rb_dspy.tracking.connection import RunLog
@@ -31,7 +31,7 @@ _OUTCOME = {"reward", "success", "info"}
 
 
 def hide_ground_truth(span: Any) -> None:
-    """An MLflow span processor that removes ground truth, banks and headers from a span.
+    """An MLflow span processor that removes ground truth, banks, headers and what ``redact`` finds from a span.
 
     Use it if you switch autologging on yourself: ``mlflow.tracing.configure(span_processors=[hide_ground_truth])``.
     """
@@ -143,7 +143,7 @@ def _cleaned(value: Any) -> Any:
         return {name: _cleaned(each) for name, each in value.items() if name not in _HIDDEN}
     if isinstance(value, list | tuple):
         return [_cleaned(each) for each in value if not _is_object(each)]
-    return value
+    return redact(value) if isinstance(value, str) else value
 
 
 def _is_object(value: Any) -> bool:

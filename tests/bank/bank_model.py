@@ -19,11 +19,13 @@ class Known:
     origin: str
     shown: tuple[str, ...]
     seq: int
+    level: int = 1
 
 
 @dataclass
 class Model:
-    """One scope. ``rows``: item id -> number, experience, and first number of each live row; ``later``: edits.
+    """One scope. ``rows``: item id -> number, experience, first number and level of each live row; ``later``: edits.
+    ``marked``: id and name -> number and value of its last mark.
 
     ``past``, ``gave``: every experience there ever was, and which of them ever gave an item.
     """
@@ -34,7 +36,8 @@ class Model:
     past: dict[str, Known] = field(default_factory=dict)
     gave: dict[str, set[str]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
-    rows: dict[str, list[tuple[int, str, int]]] = field(default_factory=dict)
+    rows: dict[str, list[tuple[int, str, int, int]]] = field(default_factory=dict)
+    marked: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
     later: dict[str, set[str]] = field(default_factory=dict)
     names: dict[str, Model] = field(default_factory=dict)
     pending: dict[tuple[str, str, str], tuple[str, ...]] = field(default_factory=dict)
@@ -47,13 +50,41 @@ class Model:
         bare = copy.deepcopy(replace(self, names={}))  # what has a name does not change
         return replace(bare, names=dict(self.names))
 
-    def append(self, draft: ExperienceDraft) -> None:
+    def append(self, draft: ExperienceDraft, levels: dict[str, int] | None = None) -> None:
+        """``levels``: of the items before this; None: as they are."""
         id = identity(draft.task, draft.trajectories, run_id=draft.run_id)
         shown = tuple(dict.fromkeys(draft.shown))
         items = {new_item(lesson).id: lesson.content for lesson in draft.drafts}
-        self.store(id, Known(draft.task.id, draft.run_id, draft.origin, shown, 0), items)
+        before = self.levels() if levels is None else levels
+        level = min([0 if draft.origin == "mail" else 1, *(before[each] for each in shown if each in before)])
+        known = Known(draft.task.id, draft.run_id, draft.origin, shown, 0, level)
+        self.store(id, known, items, dict.fromkeys(items, level))
 
-    def store(self, id: str, known: Known, items: dict[str, str]) -> None:
+    def value(self, name: str, id: str) -> str:
+        """The value of a mark, empty if it is not there, or about what is not there any more."""
+        at, value = self.marked.get((id, name), (0, ""))
+        numbers = [row[0] for row in self.rows.get(id, ())] or [self.past[id].seq for _ in "1" if id in self.past]
+        return value if any(number < at for number in numbers) else ""
+
+    def levels(self) -> dict[str, int]:
+        """Of live items, and of experiences."""
+        items = {id: max(row[3] for row in rows) for id, rows in self.rows.items()}
+        found = items | {id: known.level for id, known in self.experiences.items()}
+        return {id: 2 if self.value("approved", id) else level for id, level in found.items()}
+
+    def mark(self, ids: list[str], name: str, value: str) -> None:
+        self.seq += 1
+        self.marked |= {(id, name): (self.seq, value) for id in ids}
+
+    def is_shown(self, id: str, experience: str = "") -> bool:
+        """Whether a search finds an item, or this experience for it."""
+        at, value = self.marked.get((experience or id, "approved"), (0, ""))
+        if experience:
+            known = self.experiences[experience]
+            return (known.level > 0 or bool(value and known.seq < at)) and self.levels()[id] > 0
+        return any(row[3] > 0 or (value and row[0] < at) for row in self.rows[id])
+
+    def store(self, id: str, known: Known, items: dict[str, str], levels: dict[str, int]) -> None:
         """Append an experience with its items, by id."""
         self.pending = {key: shown for key, shown in self.pending.items() if key[:2] != (known.run, known.task)}
         if id in self.past:
@@ -63,13 +94,19 @@ class Model:
         for item_id, content in items.items():
             self.seq += 1
             self.texts[item_id] = content
-            self.rows.setdefault(item_id, []).append((self.seq, id, self.seq))
+            self.rows.setdefault(item_id, []).append((self.seq, id, self.seq, levels[item_id]))
             self.gave.setdefault(item_id, set()).add(id)
 
     def take(self, other: Model) -> None:
         """Append what another one holds, as an import does."""
+        levels = other.levels()
         for id, known in list(other.experiences.items()):
-            self.store(id, known, {item: other.texts[item] for item in other.items_of(id)})
+            items = {item: other.texts[item] for item in other.items_of(id)}
+            here = {item: levels[item] and max(levels[item], levels[id]) for item in items}
+            stale = [each for each in (id, *items) if other.value("stale", each)] if id not in self.past else []
+            self.store(id, replace(known, level=levels[id]), items, here)
+            for each in stale:
+                self.mark([each], "stale", other.value("stale", each))
 
     def record(self, draft: ExperienceDraft, shown: tuple[str, ...]) -> None:
         id = identity(draft.task, draft.trajectories, run_id=draft.run_id)
@@ -92,11 +129,11 @@ class Model:
         new = new_item(MemoryDraft(title="lesson", description="when", content=content)).id
         if new == id:
             return id
-        there = {owner for _, owner, _ in self.rows.get(new, ())}
-        moved = [(owner, learned) for _, owner, learned in self.rows.pop(id) if owner not in there]
+        there = {owner for _, owner, *_ in self.rows.get(new, ())}
+        moved = [(owner, learned) for _, owner, learned, _ in self.rows.pop(id) if owner not in there]
         self.seq += 1
         for number, (owner, learned) in enumerate(moved, 1):
-            self.rows.setdefault(new, []).append((self.seq + number, owner, learned))
+            self.rows.setdefault(new, []).append((self.seq + number, owner, learned, 2))
         self.seq += len(moved)
         self.texts[new] = content
         self.gave.setdefault(new, set()).update(owner for owner, _ in moved)
@@ -130,7 +167,7 @@ class Model:
             self.pending = {key: shown for key, shown in self.pending.items() if not gone & set(shown)}
         going &= self.experiences.keys()
         gone &= self.rows.keys()
-        hit = gone | {id for id, rows in self.rows.items() if any(owner in going for _, owner, _ in rows)}
+        hit = gone | {id for id, rows in self.rows.items() if any(owner in going for _, owner, *_ in rows)}
         if not going and not hit:
             return
         self.seq += 1
@@ -145,7 +182,7 @@ class Model:
 
     def _lost(self, id: str, going: set[str], *, descendants: bool) -> bool:
         """Whether an item goes with these experiences: those that only repeat what they were shown do not hold it."""
-        say = {owner for _, owner, _ in self.rows.get(id, ())}
+        say = {owner for _, owner, *_ in self.rows.get(id, ())}
         givers = self.gave[id] if descendants else say
         stay = (say or givers & self.experiences.keys()) - going
         repeat = {giver for giver in givers if descendants and id in self.past[giver].shown}
@@ -154,7 +191,7 @@ class Model:
     def items(self) -> list[tuple[int, str, str, list[str]]]:
         """Number, id, content and experiences of each item, in the order in which they were learned."""
         return [
-            (rows[0][0], id, self.texts[id], [owner for _, owner, _ in sorted(rows, key=lambda row: row[2])])
+            (rows[0][0], id, self.texts[id], [owner for _, owner, *_ in sorted(rows, key=lambda row: row[2])])
             for id, rows in sorted(self.rows.items(), key=lambda pair: min(row[2] for row in pair[1]))
         ]
 
@@ -181,6 +218,19 @@ def check(bank: MemoryBank, model: Model) -> None:
     by_id = {item.id: item for item in items}
     for experience in experiences:
         assert list(experience.items) == [by_id[id] for id in model.items_of(experience.id)]
+    names = ("held", "learned", "owner")
+    levels = model.levels()
+    assert {each.id: each.level for each in (*items, *experiences)} == {id: names[n] for id, n in levels.items()}
+    assert {each.item.id for each in bank.held()} == {id for id in model.rows if not levels[id]}
+    uses: dict[str, list[str]] = {}
+    for known in sorted(model.experiences.values(), key=lambda known: known.seq):
+        for each in known.shown:
+            for id in sorted(model.later_ids(each) & model.rows.keys()) if each not in model.rows else [each]:
+                uses.setdefault(id, []).append(known.task)
+    used = {id: [use.task_id for use in each] for id, each in bank.all_uses().items() if id in model.rows}
+    assert used == {id: sorted_tasks for id, sorted_tasks in uses.items() if id in model.rows}
+    for id in model.rows:
+        assert bank.marks(id).get("stale", "") == model.value("stale", id)
     assert bank.seen_tasks() == {known.task for known in model.experiences.values()}
     for task in ("t0", "t1", "none"):
         newest = [experience for experience in experiences if experience.task.id == task][-1:]
@@ -193,14 +243,19 @@ def check_index(bank: MemoryBank, model: Model) -> None:
     stats = bank.stats()
     assert (stats.items, stats.experiences) == (len(by_id), len(model.experiences))
     found = bank.retrieve("do it", k=1000, unit="item")
-    assert {result.items[0].id for result in found} == set(model.rows)
+    live = {id for id in model.rows if model.is_shown(id)}
+    assert {result.items[0].id for result in found} == live
     assert all(result.items == (by_id[result.items[0].id],) for result in found)
     found = bank.retrieve("do it", k=1000)
-    assert sorted(result.experience_id for result in found) == sorted(e for e in model.experiences if model.items_of(e))
+    lessons_of = {e: [id for id in model.items_of(e) if model.is_shown(id, e)] for e in model.experiences}
+    assert sorted(result.experience_id for result in found) == sorted(e for e, ids in lessons_of.items() if ids)
     for result in found:
-        assert list(result.items) == [by_id[id] for id in model.items_of(result.experience_id)]
+        assert list(result.items) == [by_id[id] for id in lessons_of[result.experience_id]]
     words = bank.retrieve("lesson", k=1000, unit="item", mode="lexical")
-    assert {result.items[0].id for result in words} == set(model.rows)
+    assert {result.items[0].id for result in words} == live
+    fresh = bank.retrieve("do it", k=1000, unit="item", marks={"stale": None})
+    assert {result.items[0].id for result in fresh} <= live
+    assert {result.items[0].id for result in fresh} >= {id for id in live if not model.value("stale", id)}
 
 
 def check_history(bank: MemoryBank, model: Model) -> None:

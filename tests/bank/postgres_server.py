@@ -27,9 +27,9 @@ _OPTIONS = {
 
 _EMPTY = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid();
-TRUNCATE rb_dspy.scopes, rb_dspy.experiences, rb_dspy.items, rb_dspy.vectors, rb_dspy.exposures, rb_dspy.journal,
+TRUNCATE rb_dspy.scopes, rb_dspy.experiences, rb_dspy.items, rb_dspy.vectors, rb_dspy.uses, rb_dspy.journal,
     rb_dspy.snapshots, rb_dspy.pending, rb_dspy.meta RESTART IDENTITY;
-INSERT INTO rb_dspy.meta VALUES ('schema', '1'), ('epoch', '0');
+INSERT INTO rb_dspy.meta VALUES ('schema', '2'), ('epoch', '0');
 DO $$ BEGIN
     EXECUTE (SELECT coalesce(string_agg('DROP INDEX rb_dspy.' || quote_ident(indexname), ';'), 'SELECT 1')
         FROM pg_indexes WHERE starts_with(indexname, 'vectors_nearest_'));

@@ -194,7 +194,7 @@ def test_stats(bank: MemoryBank) -> None:
         "removed": 0,
         "embedder": "hash-64",
         "dimension": 64,
-        "schema_version": 1,
+        "schema_version": 2,
     }
 
 

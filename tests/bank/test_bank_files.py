@@ -66,7 +66,7 @@ def test_newer_schema(full: Path) -> None:
     with sqlite3.connect(full) as connection:
         connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
     connection.close()
-    refused(full, SchemaTooNew, r"bank schema 99; this one knows 1")
+    refused(full, SchemaTooNew, r"bank schema 99; this one knows 2")
 
 
 def test_a_bank_of_the_first_edition(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from rb_dspy import TrustConfig
 from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.admission import attempt_id, identity
 from rb_dspy.errors import InputError, StorageError
@@ -28,6 +29,7 @@ from tests.bank.postgres_server import PostgresServer
 
 EMBEDDER = HashEmbedder(8)
 SCOPE = "s"
+TRUST = TrustConfig(origins={"mail": "held"}, cap=None, near=2)
 
 pick = st.integers(0, 10**6)
 """Which one of those that there are."""
@@ -65,7 +67,7 @@ class Banks(RuleBasedStateMachine):
         return Path(self.folder) / "bank.sqlite"
 
     def open(self, **kwargs: Any) -> MemoryBank:
-        return MemoryBank.open(self.url, scope=SCOPE, embedder=EMBEDDER, **kwargs)
+        return MemoryBank.open(self.url, scope=SCOPE, embedder=EMBEDDER, trust=TRUST, **kwargs)
 
     def teardown(self) -> None:
         if self.folder:
@@ -115,8 +117,9 @@ class Banks(RuleBasedStateMachine):
     def append_many(self, number: int, batch: list[ExperienceDraft], shown: list[int]) -> None:
         bank, model = self.chosen(number)
         batch = [self.shown(draft, model, shown) for draft in batch]
+        levels = model.levels()
         for draft in batch:
-            model.append(draft)
+            model.append(draft, levels)
         stored = bank.append_many(batch)
         assert stored == [identity(draft.task, draft.trajectories, run_id=draft.run_id) for draft in batch]
 
@@ -132,6 +135,20 @@ class Banks(RuleBasedStateMachine):
         with pytest.raises(InputError, match="removed") if removed else nullcontext():
             bank.record(draft.task, draft.trajectories[0], run_id=draft.run_id, shown=items)
 
+    @rule(number=pick, which=pick, value=st.sampled_from(["approve", "stale", ""]))
+    def mark(self, number: int, which: int, value: str) -> None:
+        bank, model = self.chosen(number)
+        ids = sorted([*model.rows, *model.experiences])
+        if not ids:
+            return
+        id = ids[which % len(ids)]
+        if value == "approve":
+            model.mark([id, *(model.items_of(id) if id in model.experiences else ())], "approved", "yes")
+            assert bank.approve(id).level == "owner"
+        else:
+            model.mark([id], "stale", value)
+            bank.mark(id, "stale", value or None)
+
     @rule(giver=pick, taker=pick)
     def export_and_import(self, giver: int, taker: int) -> None:
         """From one to the other, or to itself, which changes nothing."""
@@ -141,7 +158,7 @@ class Banks(RuleBasedStateMachine):
         assert exported.export_jsonl(file) == len(model.experiences)
         ids = [*model.experiences]
         changed.take(model.copy())
-        assert bank.import_jsonl(file) == list(ids)
+        assert bank.import_jsonl(file, own=True) == list(ids)
 
     @rule()
     def crash(self) -> None:

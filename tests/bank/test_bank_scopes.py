@@ -48,5 +48,5 @@ def test_shown_lessons_of_another_scope_leave_no_trace(caplog: pytest.LogCapture
         own.record(a_task("t3"), a_rollout("t3"), shown=shown)
         assert own.pending()[0].shown == ()
     assert [record.getMessage() for record in caplog.records] == [
-        "scope 'own': 2 shown lessons of other scopes are not noted"
+        "scope 'own': 2 shown lessons or experiences of other scopes are not noted"
     ] * 2

@@ -40,7 +40,7 @@ def rows(first: int, last: int, vectors: Vectors = VECTORS) -> list[IndexRow]:
     """Rows with the numbers ``first`` to ``last``."""
     return [
         IndexRow(
-            seq, None, f"t{seq % 50}", "success" if seq % 2 else "failure", vectors[seq - 1].astype("<f2").tobytes()
+            seq, None, f"t{seq % 50}", "success" if seq % 2 else "failure", 1, vectors[seq - 1].astype("<f2").tobytes()
         )
         for seq in range(first, last + 1)
     ]
@@ -197,7 +197,7 @@ from rb_dspy.bank.search.vectors import VectorIndex
 from rb_dspy.bank.store.base import Filter, IndexRow
 vectors = np.random.default_rng(0).standard_normal((30_000, 128)).astype("<f2")
 index = VectorIndex(1_000)
-index.add([IndexRow(seq, None, "t", "success", row.tobytes()) for seq, row in enumerate(vectors, 1)])
+index.add([IndexRow(seq, None, "t", "success", 1, row.tobytes()) for seq, row in enumerate(vectors, 1)])
 index.search(vectors[0].astype(np.float32), 1, Filter())
 assert any(thread.name == "rb_dspy-ivf" for thread in threading.enumerate())
 time.sleep(0.1)

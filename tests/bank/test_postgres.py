@@ -424,3 +424,26 @@ def test_ten_rows_beside_twenty_thousand_of_another_scope(
                 assert len(fork.retrieve("turn to 3", k=100)) == 100
     ((used,),) = postgres_server.execute(USED, postgres_url)
     assert used > 0
+
+
+def test_six_processes_make_a_bank_at_the_same_moment(bare_url: str) -> None:
+    code = """
+import sys
+import tests.bank.helpers as h
+print("ready", flush=True)
+sys.stdin.readline()
+with h.open_bank(sys.argv[1], "s" + sys.argv[2]) as bank:
+    h.add(bank)
+print("done", flush=True)
+"""
+    processes = [start(code, bare_url, str(number), stdin=subprocess.PIPE) for number in range(6)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert [finish(process) for process in processes] == ["done\n"] * 6
+    with open_bank(bare_url, "s0") as bank:
+        assert bank.scopes() == [f"s{number}" for number in range(6)]

@@ -109,7 +109,7 @@ def test_an_imported_handwritten_lesson_is_gone_with_its_earlier_text(tmp_path: 
         last = other.edit(first.id, content="Ask for the password.")
         other.export_jsonl(tmp_path / "x.jsonl")
     with open_bank() as bank:
-        bank.import_jsonl(tmp_path / "x.jsonl")
+        bank.import_jsonl(tmp_path / "x.jsonl", own=True)
         own = add(bank, "lesson-1")
         bank.purge(last.id)
         assert bank.experiences() == [own]

@@ -53,7 +53,7 @@ def test_what_goes_out_comes_in(full: MemoryBank, tmp_path: Path, place: str | P
     path = tmp_path / "x.jsonl"
     assert full.export_jsonl(path) == 3
     with open_bank(place, scope) as other:
-        assert other.import_jsonl(path) == [experience.id for experience in full.experiences()]
+        assert other.import_jsonl(path, own=True) == [experience.id for experience in full.experiences()]
         expected = plain(full.experiences())
         expected[1]["shown"] = (full.experiences()[0].items[0].id,)  # exported with its present id
         assert plain(other.experiences()) == expected
@@ -83,18 +83,18 @@ def test_an_export_beside_a_purge_is_whole(tmp_path: Path, monkeypatch: pytest.M
         assert purges[0].result().experiences == (last.id,)
         assert len(bank.experiences()) == 3
     with open_bank() as copy:
-        assert len(copy.import_jsonl(tmp_path / "x.jsonl")) == written
+        assert len(copy.import_jsonl(tmp_path / "x.jsonl", own=True)) == written
 
 
 def test_a_second_import_changes_nothing_and_what_was_removed_stays_away(full: MemoryBank, tmp_path: Path) -> None:
     full.export_jsonl(tmp_path / "x.jsonl")
     other = open_bank()
-    other.import_jsonl(tmp_path / "x.jsonl")
+    other.import_jsonl(tmp_path / "x.jsonl", own=True)
     before = other.experiences()
-    other.import_jsonl(tmp_path / "x.jsonl")
+    other.import_jsonl(tmp_path / "x.jsonl", own=True)
     assert other.experiences() == before
     other.delete(before[0].id)
-    other.import_jsonl(tmp_path / "x.jsonl")
+    other.import_jsonl(tmp_path / "x.jsonl", own=True)
     assert other.seen_tasks() == {"t2", "t3"}
 
 
@@ -105,15 +105,15 @@ def test_another_experience_with_the_same_run_and_task_is_stored_too(bank: Memor
         success, drafts = Verdict(label="success"), [a_draft("Another lesson")]
         other.append(a_task("t1", "reset a password"), a_rollout("t1", action="reset"), success, drafts, run_id="r")
         other.export_jsonl(tmp_path / "other.jsonl")
-    (id,) = bank.import_jsonl(tmp_path / "other.jsonl")
+    (id,) = bank.import_jsonl(tmp_path / "other.jsonl", own=True)
     assert id != own.id
     assert [(each.id, each.run_id) for each in bank.experiences()] == [(own.id, "r"), (id, "r")]
-    assert bank.import_jsonl(tmp_path / "other.jsonl") == [id]
+    assert bank.import_jsonl(tmp_path / "other.jsonl", own=True) == [id]
     bank.export_jsonl(tmp_path / "both.jsonl")
-    assert bank.import_jsonl(tmp_path / "both.jsonl") == [own.id, id]
+    assert bank.import_jsonl(tmp_path / "both.jsonl", own=True) == [own.id, id]
     assert len(bank.experiences()) == 2
     with open_bank() as copy:
-        assert copy.import_jsonl(tmp_path / "both.jsonl") == [own.id, id]
+        assert copy.import_jsonl(tmp_path / "both.jsonl", own=True) == [own.id, id]
         assert plain(copy.experiences()) == plain(bank.experiences())
 
 
@@ -122,7 +122,7 @@ def test_a_rollback_in_a_copy_follows_an_edited_lesson(full: MemoryBank, tmp_pat
     full.edit(first.items[0].id, content="Read it three times.")
     full.export_jsonl(tmp_path / "x.jsonl")
     with open_bank() as copy:
-        copy.import_jsonl(tmp_path / "x.jsonl")
+        copy.import_jsonl(tmp_path / "x.jsonl", own=True)
         assert set(copy.rollback(first.id).experiences) == {first.id, second.id}
         assert [each.id for each in copy.experiences()] == [third.id]
 
@@ -139,7 +139,7 @@ def test_an_origin_marks_all_of_it(full: MemoryBank, tmp_path: Path) -> None:
 
 def test_an_export_of_the_first_edition_is_imported(bank: MemoryBank) -> None:
     """Its ids were made otherwise; what an agent was shown is found by the text."""
-    assert len(bank.import_jsonl(FIRST_EDITION)) == 3
+    assert len(bank.import_jsonl(FIRST_EDITION, own=True)) == 3
     first, second, third = bank.experiences()
     assert [experience.task.id for experience in (first, second, third)] == ["t1", "t2", "t3"]
     shared, edited = first.items  # an edited lesson stands last in such a file
@@ -157,7 +157,7 @@ def test_a_file_that_was_cut_off_is_refused_before_anything_is_stored(full: Memo
     path.write_text("\n".join(path.read_text().splitlines()[:-1]))
     other = open_bank()
     with pytest.raises(InputError, match="part of it is missing"):
-        other.import_jsonl(path)
+        other.import_jsonl(path, own=True)
     assert other.experiences() == []
 
 
@@ -185,10 +185,10 @@ def test_a_line_that_cannot_be_used_is_named(
     path = changed(tmp_path / "x.jsonl", number, change)
     other = open_bank()
     if words is None:  # ids are made again from what they stand for
-        assert other.import_jsonl(path) == [experience.id for experience in full.experiences()]
+        assert other.import_jsonl(path, own=True) == [experience.id for experience in full.experiences()]
         return
     with pytest.raises(InputError, match=words) as caught:
-        other.import_jsonl(path)
+        other.import_jsonl(path, own=True)
     assert "\n" not in str(caught.value)
     assert other.experiences() == []
 
@@ -197,5 +197,5 @@ def test_what_is_no_export_is_refused(tmp_path: Path) -> None:
     bank = open_bank(tmp_path / "bank.sqlite")
     for name in ("bank.sqlite", "missing.jsonl", "."):
         with pytest.raises(InputError):
-            bank.import_jsonl(tmp_path / name)
+            bank.import_jsonl(tmp_path / name, own=True)
     bank.close()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, text
 
 from rb_dspy.bank.search.words import is_unspaced, query_words
-from rb_dspy.bank.store.base import Filter, Hit, Unit
+from rb_dspy.bank.store.base import HELD, Filter, Hit, Unit
 from rb_dspy.bank.store.postgres import MAX_INDEXED, PostgresDatabase
 from rb_dspy.bank.store.sql import SqlScope
 from rb_dspy.protocols import Vectors
@@ -56,10 +56,10 @@ class PostgresSearcher:
             "count": min(count, _MOST),
             "most": count + _MARGIN,
         }
-        score = "round((1 - (CAST(data AS vector) <=> CAST(:vector AS vector))) * 100000) / 100000"
+        score = "round((1 - (CAST(vectors.data AS vector) <=> CAST(:vector AS vector))) * 100000) / 100000"
         rows = f"SELECT seq, {score} AS score FROM {unit}s JOIN vectors USING (scope_id, seq) WHERE {where}"
         half = f"halfvec({len(vector)})"
-        near = f"{rows} ORDER BY CAST(data AS {half}) <#> CAST(:vector AS {half}), seq DESC LIMIT :most"
+        near = f"{rows} ORDER BY CAST(vectors.data AS {half}) <#> CAST(:vector AS {half}), seq DESC LIMIT :most"
         best = "ORDER BY score DESC, seq DESC LIMIT :count"
         with self._reading() as (connection, mark):
             if mark > _EXACT and count < mark and len(vector) <= MAX_INDEXED:
@@ -83,6 +83,9 @@ class PostgresSearcher:
         )
         with self._reading() as (connection, _):
             return _hits(connection, statement, values)
+
+    def vectors(self, seqs: Sequence[int]) -> dict[int, Vectors]:
+        return self._scope.vectors("item", seqs)
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[Connection, int]]:
@@ -116,9 +119,16 @@ def _filters(only: Filter) -> tuple[str, dict[str, Any]]:
     if only.polarity is not None:
         parts.append("polarity = :polarity")
         values["polarity"] = only.polarity
-    if only.hidden:
-        parts.append("seq <> ALL(:hidden)")
-        values["hidden"] = list(only.hidden)
+    for name, seqs, part in (
+        ("hidden", only.hidden or None, "seq <> ALL(:hidden)"),
+        ("within", only.within, "seq = ANY(:within)"),
+        ("released", only.released or None, f"(level > {HELD} OR seq = ANY(:released))"),
+    ):
+        if seqs is not None:
+            parts.append(part)
+            values[name] = list(seqs)
+    if not only.released:
+        parts.append(f"level > {HELD}")
     return " AND ".join(parts), values
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rb_dspy.bank.search.ivf import EXACT_ROWS, Ivf
-from rb_dspy.bank.store.base import Filter, Hit, IndexRow
+from rb_dspy.bank.store.base import HELD, Filter, Hit, IndexRow
 from rb_dspy.bank.store.embedders import unpacked
 from rb_dspy.protocols import Vectors
 
@@ -38,6 +38,7 @@ class _Rows:
     ended: NDArray[np.int64]
     tasks: NDArray[np.int32]
     successes: NDArray[np.bool_]
+    held: NDArray[np.bool_]
 
 
 class VectorIndex:
@@ -72,6 +73,7 @@ class VectorIndex:
             rows.ended[start:end] = [_NEVER if row.ended is None else row.ended for row in new]
             rows.tasks[start:end] = [self._tasks.setdefault(row.task_id, len(self._tasks)) for row in new]
             rows.successes[start:end] = [row.polarity == "success" for row in new]
+            rows.held[start:end] = [row.level == HELD for row in new]
             self._rows = replace(rows, count=end)
 
     def end(self, ended: Iterable[tuple[int, int]]) -> None:
@@ -110,6 +112,12 @@ class VectorIndex:
             passed &= np.asarray(seqs, np.int64) <= only.at
         return [bool(each) for each in passed]
 
+    def vectors(self, seqs: Sequence[int]) -> dict[int, Vectors]:
+        """The rows with these numbers; unknown ones are left out."""
+        rows = self._rows
+        places, found = _places(rows, np.asarray(seqs, np.int64))
+        return {seq: rows.vectors[place] for seq, place, known in zip(seqs, places, found, strict=True) if known}
+
     def _vectors(self) -> Vectors:
         rows = self._rows
         return rows.vectors[: rows.count]
@@ -121,10 +129,17 @@ class VectorIndex:
             allowed &= ~np.isin(rows.tasks[:born], excluded)
         if only.polarity is not None:
             allowed &= rows.successes[:born] == (only.polarity == "success")
+        held = rows.held[:born]
+        if held.any():
+            held = held.copy()
+            held[_within(rows, only.released, born)] = False
+            allowed &= ~held
         if only.hidden:
-            places, found = _places(rows, np.fromiter(only.hidden, np.int64))
-            places = places[found]
-            allowed[places[places < born]] = False
+            allowed[_within(rows, only.hidden, born)] = False
+        if only.within is not None:
+            inside = np.zeros(born, np.bool_)
+            inside[_within(rows, only.within, born)] = True
+            allowed &= inside
         return allowed
 
 
@@ -140,6 +155,9 @@ def best(seqs: NDArray[np.int64], scores: NDArray[np.float32], count: int) -> li
     ]
 
 
+_ARRAYS = [field.name for field in fields(_Rows)][1:]
+
+
 def _places(rows: _Rows, seqs: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
     """Return the positions of these numbers, and which of the numbers exist."""
     known = rows.seqs[: rows.count]
@@ -147,6 +165,13 @@ def _places(rows: _Rows, seqs: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDA
     found = places < rows.count
     found[found] = known[places[found]] == seqs[found]
     return places, found
+
+
+def _within(rows: _Rows, seqs: Collection[int], born: int) -> NDArray[np.intp]:
+    """The positions below ``born`` of those of these numbers that exist."""
+    places, found = _places(rows, np.fromiter(seqs, np.int64, len(seqs)))
+    places = places[found]
+    return places[places < born]
 
 
 def _empty(dimension: int, room: int) -> _Rows:
@@ -157,18 +182,19 @@ def _empty(dimension: int, room: int) -> _Rows:
         ended=np.empty(room, np.int64),
         tasks=np.empty(room, np.int32),
         successes=np.empty(room, np.bool_),
+        held=np.empty(room, np.bool_),
     )
 
 
 def _taken(rows: _Rows, places: NDArray[np.int64] | slice) -> _Rows:
     """Select rows, in their order; a slice does not copy them."""
-    seqs = rows.seqs[places]
-    return _Rows(len(seqs), rows.vectors[places], seqs, rows.ended[places], rows.tasks[places], rows.successes[places])
+    taken = {name: getattr(rows, name)[places] for name in _ARRAYS}
+    return _Rows(len(taken["seqs"]), **taken)
 
 
 def _grown(rows: _Rows, room: int) -> _Rows:
     """Copy the rows to larger arrays; readers continue with the old ones."""
     new, count = _empty(rows.vectors.shape[1], room), rows.count
-    for name in ("vectors", "seqs", "ended", "tasks", "successes"):
+    for name in _ARRAYS:
         getattr(new, name)[:count] = getattr(rows, name)[:count]
     return new

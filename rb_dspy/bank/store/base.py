@@ -7,7 +7,7 @@ counts as a duplicate and what a removal includes.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from rb_dspy.schema import ChangeKind, Label, Polarity
@@ -35,6 +35,8 @@ class ExperienceRow:
     polarity: Polarity
     instruction: str
     created_at: str
+    level: int
+    reward: float | None
     payload: bytes | None = None
 
 
@@ -52,6 +54,10 @@ class ItemRow:
     title: str
     description: str
     content: str
+    kind: str
+    data: str
+    origin: str
+    level: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,15 @@ class SnapshotRow:
     created_at: str
 
 
+class UseRow(NamedTuple):
+    """An item or an experience that was shown before ``experience`` was made; see the table ``uses``."""
+
+    experience: int
+    subject: str
+    place: int
+    cited: bool
+
+
 class PendingKey(NamedTuple):
     """The key of a pending rollout in its scope; see the table ``pending``."""
 
@@ -86,12 +101,13 @@ class PendingKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PendingRow:
-    """A rollout that is not learned from yet; ``shown`` are the ids of the items that its agent was shown."""
+    """A rollout that is not learned from yet; ``shown`` are the ids of what its agent was shown."""
 
     key: PendingKey
     payload: bytes | None
     shown: tuple[str, ...]
     created_at: str
+    origin: str = ""
     tries: int = 0
     error: str = ""
 
@@ -103,19 +119,28 @@ class IndexRow(NamedTuple):
     ended: int | None
     task_id: str
     polarity: Polarity
+    level: int
     data: bytes
+
+
+HELD = 0
+"""The lowest level; see ``schema.LEVELS``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which rows a search may return: live at ``at`` (None: now), not from ``exclude_tasks``, of ``polarity`` (None:
-    both), and not in ``hidden``.
+    """Which rows a search may return.
+
+    They are live at ``at`` (None: now), not from ``exclude_tasks``, of ``polarity`` (None: both), not in ``hidden``, in
+    ``within`` (None: any), and above level 0, or in ``released``.
     """
 
     at: int | None = None
     exclude_tasks: frozenset[str] = frozenset()
     polarity: Polarity | None = None
-    hidden: Collection[int] = field(default=())
+    hidden: Collection[int] = ()
+    within: Collection[int] | None = None
+    released: Collection[int] = ()
 
 
 class Hit(NamedTuple):

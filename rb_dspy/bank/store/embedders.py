@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rb_dspy.bank.store.base import UNITS, Unit
-from rb_dspy.bank.store.tables import TEXTS, Connection, insert, run
+from rb_dspy.bank.store.tables import TEXTS, Connection, embedded_text, insert, run
 from rb_dspy.errors import EmbedderMismatch
 from rb_dspy.protocols import Vectors
 
@@ -57,18 +57,18 @@ def unembedded(connection: Connection, embedder: str, limit: int | None) -> list
     """Return texts of all scopes without a vector of ``embedder``, including ended rows; at most ``limit``."""
     found: list[Text] = []
     for unit in UNITS:
+        columns = ", ".join(("'' AS kind" if unit == "experience" else "kind", *TEXTS[unit]))
         statement = (
-            f"SELECT scope_id, seq, {', '.join(TEXTS[unit])} FROM {unit}s AS texts WHERE NOT EXISTS (SELECT 1 FROM"
+            f"SELECT scope_id, seq, {columns} FROM {unit}s AS texts WHERE NOT EXISTS (SELECT 1 FROM"
             " vectors WHERE scope_id = texts.scope_id AND unit = :unit AND seq = texts.seq AND embedder = :embedder)"
+            " ORDER BY scope_id, seq"
         )
-        if unit == "experience":  # an experience without items is never retrieved
-            statement += " AND EXISTS (SELECT 1 FROM items WHERE scope_id = texts.scope_id AND experience = texts.seq)"
-        statement += " ORDER BY scope_id, seq"
         values: dict[str, Any] = {"unit": unit, "embedder": embedder}
         if limit is not None:
             statement += " LIMIT :limit"
             values["limit"] = limit - len(found)
-        found += [Text(row[0], unit, row[1], "\n".join(row[2:])) for row in run(connection, statement, values)]
+        for scope_id, seq, kind, *texts in run(connection, statement, values):
+            found.append(Text(scope_id, unit, seq, embedded_text(kind, *texts) if unit == "item" else texts[0]))
     return found
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from rb_dspy.bank.store.base import Entry, ExperienceRow, IndexRow, ItemRow, PendingRow, SnapshotRow, Unit
+from rb_dspy.bank.store.base import Entry, ExperienceRow, IndexRow, ItemRow, PendingRow, SnapshotRow, Unit, UseRow
 from rb_dspy.bank.store.sql import SqlReader, SqlScope, SqlWriter, open_scope
 from rb_dspy.bank.store.sqlite import SqliteDatabase
 from rb_dspy.errors import EmbedderMismatch, StorageError
+from rb_dspy.protocols import Vectors
 
 R = TypeVar("R", ExperienceRow, ItemRow, IndexRow)
 T = TypeVar("T")
+W = TypeVar("W")
 
 
 class OverlayReader:
@@ -42,8 +45,21 @@ class OverlayReader:
         rows = self._visible(self._below.items(ended=ended, **where), ended)
         return rows if self._own is None else rows + self._own.items(ended=ended, **where)
 
-    def exposures(self, **where: Any) -> list[tuple[int, str]]:
-        return self._both(lambda reader: reader.exposures(**where))
+    def given(
+        self, ids: Collection[str] | None = None, *, seqs: Collection[int] | None = None
+    ) -> list[tuple[ItemRow, ExperienceRow]]:
+        """As ``SqlReader.given``: an own row may belong to an experience of the base, which may have purged it."""
+        rows = self.items(ids=ids if seqs is None else {row.id for row in self.items(seqs=seqs)})
+        givers = {row.experience for row in rows}
+        experiences = {row.seq: row for row in self.experiences(seqs=givers, ended=True)}
+        return [(row, experiences[row.experience]) for row in rows if row.experience in experiences]
+
+    def tally(self, table: str, by: Sequence[str], *, ended: bool = False, **where: Any) -> Counter[Any]:
+        rows = self.items(ended=ended) if table == "items" else self.experiences(ended=ended, **where)
+        return Counter(tuple(getattr(row, name) for name in by) for row in rows)
+
+    def uses(self, **where: Any) -> list[UseRow]:
+        return self._both(lambda reader: reader.uses(**where))
 
     def journal(self, **where: Any) -> list[Entry]:
         return self._both(lambda reader: reader.journal(**where))
@@ -110,6 +126,9 @@ class Overlay:
         self.hidden: dict[int, int] = {}
         self._lock = threading.RLock()
 
+    def now(self) -> OverlayReader:
+        return OverlayReader(self.base.at(self.born), self.own, self.born, self.hidden, None)
+
     def at(self, mark: int) -> OverlayReader:
         below = self.base.at(min(mark, self.born))
         return OverlayReader(below, None if self.own is None else self.own.at(mark), self.born, self.hidden, mark)
@@ -132,6 +151,11 @@ class Overlay:
                 yield OverlayWriter(self.base.at(self.born), writer, self.born, hidden)
             self.hidden = hidden
 
+    def together(self, work: Callable[[Writer], W], *, embedder: tuple[str, int] | None) -> W:
+        """As ``SqlScope.together``; nobody else writes to an overlay."""
+        with self.write(embedder=embedder) as writer:
+            return work(writer)
+
     def embedder(self) -> tuple[str, int] | None:
         own = self.own
         return self.base.embedder() or (None if own is None else own.embedder())
@@ -142,6 +166,10 @@ class Overlay:
             own = None if self.own is None else stack.enter_context(self.own.reading())
             stack.enter_context(self.base.reading())
             yield OverlayReader(self.base.at(self.born), own, self.born, self.hidden, None)
+
+    def vectors(self, unit: Unit, seqs: Collection[int]) -> dict[int, Vectors]:
+        own = {} if self.own is None else self.own.vectors(unit, [seq for seq in seqs if seq > self.born])
+        return self.base.vectors(unit, [seq for seq in seqs if seq <= self.born]) | own
 
     def index_rows(self, unit: Unit, *, after: int, upto: int) -> Iterator[IndexRow]:
         below = self.base.index_rows(unit, after=after, upto=min(upto, self.born))

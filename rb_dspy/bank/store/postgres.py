@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 
 from rb_dspy.bank.store import embedders, tables
 from rb_dspy.bank.store.base import UNITS, Unit
+from rb_dspy.bank.store.migration import migrate
 from rb_dspy.errors import InputError, MissingDependency, SchemaTooNew, StorageError
 from rb_dspy.text import UNSPACED, summary_line
 
@@ -30,6 +32,7 @@ _LOCKS = 0x72624232
 _TIMEOUT = 60
 """Seconds that a statement waits for a lock."""
 
+_TYPES = {"serial": "SERIAL", "bytes": "BYTEA", "vector": "halfvec", "real": "DOUBLE PRECISION"}
 _CONNECT_TIMEOUT = 10
 """Seconds that a new connection may take, unless the URL sets ``connect_timeout``."""
 
@@ -67,6 +70,7 @@ class PostgresDatabase:
         self._turn = threading.RLock()
         self._current = threading.local()
         self._has_embedder = False
+        self._is_old = False
         self._engine = _engine(target)
         reads: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._reads = self._engine.execution_options(**reads)
@@ -78,12 +82,14 @@ class PostgresDatabase:
                 raise StorageError(f"{self.location}: has no bank; check the address, or open it with create=True")
             if not exists:
                 self._make_tables()
+            elif self._is_old:
+                self._migrate()
         except BaseException:
             self._engine.dispose()
             raise
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def reading(self, *, once: bool = False) -> Iterator[Connection]:
         self._check_open()
         current = getattr(self._current, "connection", None)
         if current is not None:
@@ -144,6 +150,7 @@ class PostgresDatabase:
         meta = embedders.meta(connection)
         self._has_embedder = "embedder" in meta
         schema = int(meta["schema"])
+        self._is_old = schema < tables.SCHEMA
         if schema > tables.SCHEMA:
             raise SchemaTooNew(
                 f"{self.location}: bank schema {schema}; this one knows {tables.SCHEMA}: upgrade rb_dspy"
@@ -157,10 +164,23 @@ class PostgresDatabase:
             if not connection.execute(_SCHEMA_EXISTS).scalar_one():
                 connection.exec_driver_sql(f"CREATE SCHEMA {SCHEMA_NAME}")
             self._require_pgvector(connection)
-            for definition in tables.definitions(serial="SERIAL", bytes="BYTEA", vector="halfvec"):
+            for definition in tables.definitions(**_TYPES):
                 connection.exec_driver_sql(definition)
             _index_words(connection)
             embedders.set_meta(connection, schema=tables.SCHEMA, epoch=0)
+
+    def _migrate(self) -> None:
+        """Bring an older bank to this schema; its tables stay as copies in a schema of their own."""
+        with self.writing() as connection:
+            self._check_schema(connection)
+            if not self._is_old:  # another process was first
+                return
+            connection.exec_driver_sql(f"CREATE SCHEMA {SCHEMA_NAME}_schema_1")
+            names = connection.execute(_TABLES).scalars().all()
+            for name in names:
+                copy = f"{SCHEMA_NAME}_schema_1.{name}"
+                connection.exec_driver_sql(f"CREATE TABLE {copy} AS TABLE {SCHEMA_NAME}.{name}")
+            migrate(connection, **_TYPES)
 
     def _require_pgvector(self, connection: Connection) -> None:
         needed = ".".join(map(str, _OLDEST_PGVECTOR))
@@ -240,6 +260,7 @@ _LOCK_BANK = text(f"SELECT pg_advisory_xact_lock({_LOCKS}, 0)")
 _LOCK_SCOPE = text(f"SELECT pg_advisory_xact_lock_shared({_LOCKS}, 0), pg_advisory_xact_lock({_LOCKS}, :scope)")
 _EXISTS = text(f"SELECT to_regclass('{SCHEMA_NAME}.meta') IS NOT NULL")
 _SCHEMA_EXISTS = text(f"SELECT to_regnamespace('{SCHEMA_NAME}') IS NOT NULL")
+_TABLES = text(f"SELECT tablename FROM pg_tables WHERE schemaname = '{SCHEMA_NAME}'")
 _VERSION = text("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
 _INDEXES = text(
     "SELECT indexname FROM pg_indexes"
@@ -312,7 +333,20 @@ def _engine(url: URL) -> Engine:
         ) from exc
     if "connect_timeout" not in url.query:
         url = url.update_query_dict({"connect_timeout": str(_CONNECT_TIMEOUT)})
-    engine = create_engine(url, pool_size=8, max_overflow=-1, pool_pre_ping=True, use_native_hstore=False)
+    engine = create_engine(url, pool_size=8, max_overflow=-1, use_native_hstore=False)
+
+    @event.listens_for(engine, "checkout")
+    def check(connection: psycopg.Connection[Any], *_: object) -> None:
+        """A server that ends an idle connection writes to it; only then it costs a round trip to see if it works."""
+        waiting = select.poll()
+        if not connection.closed:
+            waiting.register(connection.fileno(), select.POLLIN)
+        if connection.closed or waiting.poll(0):
+            try:
+                connection.execute("SELECT 1")
+                connection.rollback()
+            except psycopg.Error as exc:
+                raise sqlalchemy.exc.DisconnectionError from exc
 
     @event.listens_for(engine, "connect")
     def prepare(connection: psycopg.Connection[Any], _: object) -> None:

@@ -6,7 +6,8 @@ CREATE TABLE scopes (
     name TEXT NOT NULL UNIQUE,
     seq BIGINT NOT NULL
 );
--- "payload": task, trajectories and verdicts as compressed JSON
+-- "level": 0 held, 1 learned, 2 owner. "reward": ground truth, 0 to 1, if it is known. "payload": task, trajectories and
+-- verdicts as compressed JSON
 CREATE TABLE experiences (
     scope_id INTEGER NOT NULL,
     seq BIGINT NOT NULL,
@@ -22,6 +23,8 @@ CREATE TABLE experiences (
     polarity TEXT NOT NULL,
     instruction TEXT NOT NULL,
     created_at TEXT NOT NULL,
+    level INTEGER NOT NULL,
+    reward {real},
     payload {bytes} NOT NULL,
     PRIMARY KEY (scope_id, seq),
     UNIQUE (scope_id, id)
@@ -31,7 +34,8 @@ CREATE INDEX experiences_run ON experiences (scope_id, run_id, seq);
 -- partial, because SQLite would otherwise prefer it for reads of live rows
 CREATE INDEX experiences_ended ON experiences (scope_id, ended) WHERE ended IS NOT NULL;
 -- One row for each item of each experience. "learned" is the row's own number, or, for the row of an edited text, the
--- "learned" of the row that it replaced; "experience" is the number of the experience.
+-- "learned" of the row that it replaced; "experience" is the number of the experience. "data" is JSON. "task_id",
+-- "origin", "level" and "polarity" are those of the experience, but "level" is 2 after an edit by the owner.
 CREATE TABLE items (
     scope_id INTEGER NOT NULL,
     seq BIGINT NOT NULL,
@@ -44,6 +48,10 @@ CREATE TABLE items (
     title TEXT NOT NULL,
     description TEXT NOT NULL,
     content TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    data TEXT NOT NULL,
+    origin TEXT NOT NULL,
+    level INTEGER NOT NULL,
     PRIMARY KEY (scope_id, seq)
 );
 CREATE INDEX items_id ON items (scope_id, id);
@@ -58,17 +66,19 @@ CREATE TABLE vectors (
     data {vector} NOT NULL,
     PRIMARY KEY (scope_id, unit, seq, embedder)
 );
--- items that an agent was shown before the experience was made, in the order of "place"
-CREATE TABLE exposures (
+-- "subject": an item or an experience that an agent was shown before it made "experience", which has the verdict and the
+-- reward that came of it. "place" is its place in the prompt, from 0 on; "cited": 1 if the agent said that it used it
+CREATE TABLE uses (
     scope_id INTEGER NOT NULL,
     experience BIGINT NOT NULL,
-    item_id TEXT NOT NULL,
+    subject TEXT NOT NULL,
     place INTEGER NOT NULL,
-    PRIMARY KEY (scope_id, experience, item_id)
+    cited INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, experience, subject)
 );
-CREATE INDEX exposures_item ON exposures (scope_id, item_id);
+CREATE INDEX uses_subject ON uses (scope_id, subject);
 -- "seq" is the last number of the write, "subject" the changed experience or item, "item_ids" (JSON) the ids of the
--- experience's items, or of the item that replaced an edited one
+-- experience's items, or of the item that replaced an edited one; for a mark, its name, and "note" is its value
 CREATE TABLE journal (
     scope_id INTEGER NOT NULL,
     seq BIGINT NOT NULL,
@@ -80,6 +90,8 @@ CREATE TABLE journal (
     PRIMARY KEY (scope_id, seq, subject)
 );
 CREATE INDEX journal_subject ON journal (scope_id, subject);
+-- partial: most entries are appends, which are read by their subject only
+CREATE INDEX journal_changes ON journal (scope_id, seq) WHERE kind <> 'append';
 CREATE TABLE snapshots (
     scope_id INTEGER NOT NULL,
     name TEXT NOT NULL,
@@ -100,6 +112,7 @@ CREATE TABLE pending (
     error TEXT NOT NULL,
     shown TEXT NOT NULL,
     created_at TEXT NOT NULL,
+    origin TEXT NOT NULL,
     payload {bytes} NOT NULL,
     UNIQUE (scope_id, run_id, task_id, rollout_id, content)
 )

@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields
+from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from rb_dspy.bank.store.base import Entry, ExperienceRow, IndexRow, ItemRow, PendingKey, PendingRow, SnapshotRow, Unit
-from rb_dspy.bank.store.embedders import add_vectors, check_embedder, embedder_of, meta, packed_bytes, set_meta
+from rb_dspy.bank.store.base import (
+    Entry,
+    ExperienceRow,
+    IndexRow,
+    ItemRow,
+    PendingKey,
+    PendingRow,
+    SnapshotRow,
+    Unit,
+    UseRow,
+)
+from rb_dspy.bank.store.embedders import (
+    add_vectors,
+    check_embedder,
+    embedder_of,
+    meta,
+    packed_bytes,
+    set_meta,
+    unpacked,
+)
 from rb_dspy.bank.store.postgres import PostgresDatabase
 from rb_dspy.bank.store.sqlite import SqliteDatabase
 from rb_dspy.bank.store.tables import TEXTS, Connection, insert, run
 from rb_dspy.errors import EmbedderMismatch
 from rb_dspy.protocols import Vectors
+from rb_dspy.schema import ChangeKind
 
 _INDEX_PAGE = 5_000
 """Rows of the index read per page."""
 
 Database = SqliteDatabase | PostgresDatabase
+
+Result = TypeVar("Result")
 
 
 class SqlReader:
@@ -49,7 +73,7 @@ class SqlReader:
     ) -> list[ExperienceRow]:
         """Experiences with these ids, numbers and so on; None: any."""
         equal = {"id": ids, "seq": seqs, "task_id": task_id, "run_id": run_id, "origin": origin}
-        columns = _WHOLE if payload else _EXPERIENCE
+        columns = ", ".join(_WHOLE if payload else _EXPERIENCE)
         return [ExperienceRow(*row) for row in self._select("experiences", columns, equal, "seq", ended)]
 
     def items(
@@ -61,19 +85,54 @@ class SqlReader:
         experiences: Collection[int] | None = None,
     ) -> list[ItemRow]:
         equal = {"id": ids, "seq": seqs, "experience": experiences}
-        return [ItemRow(*row) for row in self._select("items", _ITEM, equal, "seq", ended)]
+        return [ItemRow(*row) for row in self._select("items", ", ".join(_ITEM), equal, "seq", ended)]
 
-    def exposures(
-        self, *, experiences: Collection[int] | None = None, items: Collection[str] | None = None
-    ) -> list[tuple[int, str]]:
-        equal = {"experience": experiences, "item_id": items}
-        rows = self._select("exposures", "experience, place, item_id", equal, "experience, place")
-        return [(row[0], row[2]) for row in rows]
+    def given(
+        self, ids: Collection[str] | None = None, *, seqs: Collection[int] | None = None
+    ) -> list[tuple[ItemRow, ExperienceRow]]:
+        """Live rows of the items with these ids, or that have these rows, each with its experience, which may have
+        ended; all if neither is given.
+        """
+        where = "i.scope_id = :scope AND e.scope_id = :scope AND e.seq = i.experience"
+        if ids is not None:
+            where += " AND i.id = ANY(:ids)"
+        if seqs is not None:
+            where += " AND i.id IN (SELECT id FROM items WHERE scope_id = :scope AND seq = ANY(:seqs))"
+        live = "i.ended IS NULL" if self._at is None else "i.seq <= :at AND (i.ended IS NULL OR i.ended > :at)"
+        columns = ", ".join((*(f"i.{name}" for name in _ITEM), *(f"e.{name}" for name in _EXPERIENCE)))
+        # CROSS JOIN, because SQLite would otherwise begin with the experiences
+        statement = f"SELECT {columns} FROM items AS i CROSS JOIN experiences AS e WHERE {where} AND {live}"
+        values = {name: [*each] for name, each in (("ids", ids), ("seqs", seqs)) if each is not None}
+        rows = [] if [] in values.values() else self._rows(statement, **values)
+        number = len(_ITEM)
+        return [(ItemRow(*row[:number]), ExperienceRow(*row[number:])) for row in sorted(rows, key=itemgetter(0))]
 
-    def journal(self, *, subjects: Collection[str] | None = None, item: str | None = None) -> list[Entry]:
-        edited = {"kind": "edit", "item_ids": json.dumps([item])} if item is not None else {}
+    def tally(self, table: str, by: Sequence[str], *, ended: bool = False, run_id: str | None = None) -> Counter[Any]:
+        """How many rows of ``experiences`` or ``items`` have the same values of the columns ``by``, by these values."""
+        rows = self._select(table, ", ".join((*by, "count(*)")), {"run_id": run_id}, "seq", ended, group=by)
+        return Counter({tuple(row[:-1]): row[-1] for row in rows})
+
+    def uses(
+        self, *, experiences: Collection[int] | None = None, subjects: Collection[str] | None = None
+    ) -> list[UseRow]:
+        equal = {"experience": experiences, "subject": subjects}
+        rows = self._select("uses", "experience, place, subject, cited", equal, "experience, place")
+        return [UseRow(seq, subject, place, bool(cited)) for seq, place, subject, cited in rows]
+
+    def journal(
+        self,
+        *,
+        subjects: Collection[str] | None = None,
+        item: str | None = None,
+        kinds: Collection[ChangeKind] = (),
+    ) -> list[Entry]:
+        """``item``: only edits to this item; ``kinds``: only of these kinds."""
+        edited = {"item_ids": json.dumps([item])} if item is not None else {}
+        wanted = ["edit"] if item is not None else kinds
         columns = "seq, subject, kind, item_ids, note, created_at"
-        rows = self._select("journal", columns, {"subject": subjects, **edited}, "seq, subject")
+        # literals, for the partial indexes
+        also = f"kind IN ({', '.join(map(repr, wanted))}) AND kind <> 'append'" if wanted else ""
+        rows = self._select("journal", columns, {"subject": subjects, **edited}, "seq, subject", also=also)
         return [Entry(row[0], row[1], row[2], tuple(json.loads(row[3])), row[4], row[5]) for row in rows]
 
     def snapshots(self) -> list[SnapshotRow]:
@@ -83,10 +142,10 @@ class SqlReader:
     def pending(
         self, *, run_id: str | None = None, task_id: str | None = None, payload: bool = True
     ) -> list[PendingRow]:
-        columns = "number, run_id, task_id, rollout_id, content, shown, created_at, tries, error"
+        columns = "number, run_id, task_id, rollout_id, content, shown, created_at, origin, tries, error"
         columns += ", payload" if payload else ", NULL"
         rows = self._select("pending", columns, {"run_id": run_id, "task_id": task_id}, "number")
-        return [PendingRow(PendingKey(*row[1:5]), row[9], tuple(json.loads(row[5])), *row[6:9]) for row in rows]
+        return [PendingRow(PendingKey(*row[1:5]), row[10], tuple(json.loads(row[5])), *row[6:10]) for row in rows]
 
     def _select(
         self,
@@ -95,6 +154,8 @@ class SqlReader:
         equal: Mapping[str, str | Collection[Any] | None],
         order: str,
         ended: bool = True,
+        also: str = "",
+        group: Sequence[str] = (),
     ) -> list[Any]:
         """Read the rows of a table whose columns are ``equal`` to a value, or to one of a collection; None: to any.
 
@@ -107,6 +168,7 @@ class SqlReader:
         if [] in values.values():
             return []
         parts = [f"{name} = ANY(:{name})" if name in lists else f"{name} = :{name}" for name in values]
+        parts += [also] if also else []
         if self._at is not None and table != "pending":
             born = order.split(",")[0]
             # "+", because SQLite would otherwise read all rows up to this number instead of those in the list
@@ -114,6 +176,8 @@ class SqlReader:
         if not ended:
             parts.append("ended IS NULL" if self._at is None else "(ended IS NULL OR ended > :at)")
         statement = f"SELECT {columns} FROM {table} WHERE {' AND '.join(['scope_id = :scope', *parts])}"
+        if group:
+            return self._rows(f"{statement} GROUP BY {', '.join(group)}", **values)
         if not lists:  # else SQLite would read the whole scope in this order
             statement += f" ORDER BY {order}"
         rows = self._rows(statement, **values)
@@ -124,9 +188,9 @@ class SqlReader:
             return run(connection, statement, {"scope": self._scope_id, "at": self._at, **values})
 
 
-_WHOLE = ", ".join(field.name for field in fields(ExperienceRow))
-_EXPERIENCE = _WHOLE.removesuffix(", payload")
-_ITEM = ", ".join(field.name for field in fields(ItemRow))
+_WHOLE = tuple(field.name for field in fields(ExperienceRow))
+_EXPERIENCE = _WHOLE[:-1]  # without the payload
+_ITEM = tuple(field.name for field in fields(ItemRow))
 
 
 class SqlWriter(SqlReader):
@@ -147,14 +211,13 @@ class SqlWriter(SqlReader):
         experiences: Sequence[ExperienceRow] = (),
         items: Sequence[ItemRow] = (),
         vectors: Sequence[tuple[Unit, int, Vectors]] = (),
-        exposures: Sequence[tuple[int, str]] = (),
+        uses: Sequence[UseRow] = (),
         entries: Sequence[Entry] = (),
     ) -> None:
         self._insert("experiences", map(_values, experiences))
         self._insert("items", map(_values, items))
         add_vectors(self._connection, self._embedder, [(self._scope_id, *row) for row in vectors])
-        shown = enumerate(exposures)
-        self._insert("exposures", ({"experience": seq, "item_id": id, "place": place} for place, (seq, id) in shown))
+        self._insert("uses", (each._asdict() | {"cited": int(each.cited)} for each in uses))
         journal = [_values(row) for row in entries]
         self._insert("journal", [each | {"item_ids": json.dumps(each.pop("items"))} for each in journal])
 
@@ -164,7 +227,7 @@ class SqlWriter(SqlReader):
             self._rows(f"UPDATE {table} SET ended = :end WHERE {where}", end=at, seqs=[*seqs])
 
     def delete(self, seqs: Collection[int], *, notes_of: Collection[str]) -> None:
-        keys = {"experiences": "seq", "items": "seq", "vectors": "seq", "exposures": "experience"}
+        keys = {"experiences": "seq", "items": "seq", "vectors": "seq", "uses": "experience"}
         for table, key in keys.items():
             self._rows(f"DELETE FROM {table} WHERE scope_id = :scope AND {key} = ANY(:seqs)", seqs=[*seqs])
         blank = "UPDATE journal SET note = '' WHERE scope_id = :scope AND subject = ANY(:subjects)"
@@ -179,7 +242,7 @@ class SqlWriter(SqlReader):
     def add_pending(self, row: PendingRow) -> None:
         if not self._rows(f"SELECT 1 FROM pending WHERE {_PENDING}", **row.key._asdict()):
             values = row.key._asdict() | {"shown": json.dumps(row.shown), "payload": row.payload}
-            values |= {"created_at": row.created_at, "tries": row.tries, "error": row.error}
+            values |= {"created_at": row.created_at, "origin": row.origin, "tries": row.tries, "error": row.error}
             self._insert("pending", [values])
 
     def fail_pending(self, keys: Collection[PendingKey], error: str) -> None:
@@ -201,18 +264,35 @@ class SqlWriter(SqlReader):
 _PENDING = " AND ".join(("scope_id = :scope", *(f"{name} = :{name}" for name in PendingKey._fields)))
 
 
+class _Job(Generic[Result]):
+    """Work that waits for a transaction."""
+
+    def __init__(self, work: Callable[[SqlWriter], Result], embedder: tuple[str, int] | None) -> None:
+        self.work = work
+        self.embedder = embedder
+        self.results: list[Result] = []
+        self.error: Exception | None = None
+
+
 class SqlScope(SqlReader):
     """A scope of a database."""
 
     def __init__(self, database: Database, name: str, scope_id: int) -> None:
-        super().__init__(database.reading, scope_id)
+        super().__init__(partial(database.reading, once=True), scope_id)
         self.id = scope_id
         self.name = name
         self.location = database.location
         self.database = database
+        self._waiting: list[_Job[Any]] = []
+        self._adding = threading.Lock()
+        self._turn = threading.Lock()
+
+    def now(self) -> SqlReader:
+        """Reads of the present state, each on its own."""
+        return self
 
     def at(self, mark: int) -> SqlReader:
-        return SqlReader(self.database.reading, self.id, mark)
+        return SqlReader(partial(self.database.reading, once=True), self.id, mark)
 
     @contextmanager
     def write(self, *, embedder: tuple[str, int] | None = None, exclusive: bool = False) -> Iterator[SqlWriter]:
@@ -226,6 +306,51 @@ class SqlScope(SqlReader):
             if embedder is not None:
                 check_embedder(connection, embedder, self.location)
             yield SqlWriter(connection, self.id, embedder[0] if embedder else "")
+
+    def together(self, work: Callable[[SqlWriter], Result], *, embedder: tuple[str, int] | None) -> Result:
+        """Do ``work`` in a transaction that it may share with what waits in other threads: one commit for all of them.
+
+        When this returns, it is committed. Work that raises an error is undone alone. See ``write``.
+        """
+        job = _Job(work, embedder)
+        with self._adding:
+            self._waiting.append(job)
+        with self._turn:
+            if not job.results and job.error is None:
+                self._commit_waiting()
+        if job.error is not None:
+            raise job.error
+        return job.results[0]
+
+    def _commit_waiting(self) -> None:
+        with self._adding:
+            jobs, self._waiting = self._waiting, []
+        try:
+            with self.database.writing(self.id) as connection:
+                for job in jobs:
+                    self._do(job, connection, alone=len(jobs) == 1)
+        except Exception as exc:  # noqa: BLE001  each thread raises it
+            for job in jobs:
+                job.error = job.error or exc
+        except BaseException:  # this thread was interrupted, and nothing is committed
+            with self._adding:
+                self._waiting = [*jobs, *self._waiting]
+            for job in jobs:
+                job.results.clear()
+            raise
+
+    def _do(self, job: _Job[Any], connection: Connection, *, alone: bool) -> None:
+        try:
+            if not alone:
+                run(connection, "SAVEPOINT job", {})
+            if job.embedder is not None:
+                check_embedder(connection, job.embedder, self.location)
+            job.results.append(job.work(SqlWriter(connection, self.id, job.embedder[0] if job.embedder else "")))
+        except Exception as exc:
+            if alone:
+                raise
+            job.error = exc
+            run(connection, "ROLLBACK TO SAVEPOINT job", {})
 
     def embedder(self) -> tuple[str, int] | None:
         with self.database.reading() as connection:
@@ -255,18 +380,28 @@ class SqlScope(SqlReader):
     def index_rows(self, unit: Unit, *, after: int, upto: int) -> Iterator[IndexRow]:
         """Yield rows with a vector, including ended rows, with numbers above ``after`` and up to ``upto``."""
         statement = (
-            f"SELECT seq, ended, task_id, polarity, data FROM {unit}s JOIN vectors USING (scope_id, seq)"
+            f"SELECT seq, ended, task_id, polarity, level, vectors.data FROM {unit}s JOIN vectors USING (scope_id, seq)"
             " WHERE scope_id = :scope AND unit = :unit AND seq > :after AND seq <= :upto"
             f" AND embedder = (SELECT value FROM meta WHERE key = 'embedder') ORDER BY seq LIMIT {_INDEX_PAGE}"
         )
         while rows := self._rows(statement, unit=unit, after=after, upto=upto):
-            for seq, ended, task_id, polarity, data in rows:
-                yield IndexRow(seq, ended, task_id, polarity, packed_bytes(data))
+            for *row, data in rows:
+                yield IndexRow(row[0], row[1], row[2], row[3], row[4], packed_bytes(data))
             after = rows[-1][0]
 
     def index_ended(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, int]]:
         statement = f"SELECT seq, ended FROM {unit}s WHERE scope_id = :scope AND ended > :after AND ended <= :upto"
         return [(row[0], row[1]) for row in self._rows(statement, after=after, upto=upto)]
+
+    def vectors(self, unit: Unit, seqs: Collection[int]) -> dict[int, Vectors]:
+        """The vectors of rows, by number; those without one are left out."""
+        statement = (
+            "SELECT seq, data FROM vectors WHERE scope_id = :scope AND unit = :unit AND seq = ANY(:seqs)"
+            " AND embedder = (SELECT value FROM meta WHERE key = 'embedder')"
+        )
+        rows = self._rows(statement, unit=unit, seqs=[*seqs])
+        data = [packed_bytes(row[1]) for row in rows]
+        return dict(zip((row[0] for row in rows), unpacked(data, len(data[0]) // 2), strict=True)) if data else {}
 
     def texts(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, str]]:
         where = "scope_id = :scope AND seq > :after AND seq <= :upto"

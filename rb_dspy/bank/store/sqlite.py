@@ -15,6 +15,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from rb_dspy.bank.store import embedders, tables
+from rb_dspy.bank.store.migration import migrate
 from rb_dspy.errors import CorruptBank, InputError, SchemaTooNew, StorageError
 from rb_dspy.files import make_folder
 
@@ -30,6 +31,7 @@ _PAGE = 512
 _IDLE = 8
 """Maximum number of idle connections that are kept open."""
 
+_TYPES = {"serial": "INTEGER", "bytes": "BLOB", "vector": "BLOB", "real": "REAL"}
 _TIMEOUT = 60.0
 """Seconds that a writer waits for the lock."""
 
@@ -66,8 +68,11 @@ class SqliteDatabase:
             raise
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """Open a read-only transaction, whose reads all see one state. Blocks of one thread nest."""
+    def reading(self, *, once: bool = False) -> Iterator[sqlite3.Connection]:
+        """Open a read-only transaction, whose reads all see one state. Blocks of one thread nest.
+
+        ``once``: for a single statement, which needs no transaction.
+        """
         self._check_open()
         current = getattr(self._current, "connection", None)
         if current is not None:
@@ -75,6 +80,10 @@ class SqliteDatabase:
             return
         with self._thread if self.path is None else contextlib.nullcontext():  # in memory is only one connection
             self._check_open()
+            if once:
+                with self._translated(), self._connection() as connection:
+                    yield connection
+                return
             with self._transaction("BEGIN") as connection:
                 yield connection
 
@@ -145,15 +154,35 @@ class SqliteDatabase:
         """Create the tables if they are missing."""
         exists = "SELECT 1 FROM sqlite_master WHERE name = 'meta'"
         with self.reading() as connection:
-            if connection.execute(exists).fetchone():
-                return
+            is_there = connection.execute(exists).fetchone()
+            schema = embedders.meta(connection)["schema"] if is_there else ""
+        if schema == "1":
+            self._migrate()
+        if is_there:
+            return
         with self.writing() as connection:
             if connection.execute(exists).fetchone():  # another process was first
                 return
-            for definition in tables.definitions(serial="INTEGER", bytes="BLOB", vector="BLOB"):
+            for definition in tables.definitions(**_TYPES):
                 connection.execute(definition)
             embedders.set_meta(connection, schema=tables.SCHEMA, epoch=0)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
+
+    def _migrate(self) -> None:
+        """Bring an older bank to this schema; a copy of its file stays beside it."""
+        assert self.path is not None
+        with self._turn():
+            with self.reading() as connection:
+                if embedders.meta(connection)["schema"] != "1":  # another process was first
+                    return
+            part = self.path.with_name(f"{self.path.name}.copying")
+            part.unlink(missing_ok=True)  # left by a killed process
+            self.backup(part)
+            names = itertools.chain([""], map("-{}".format, itertools.count(2)))
+            copies = (self.path.with_name(f"{self.path.name}.schema-1{end}") for end in names)
+            part.rename(next(each for each in copies if not each.exists()))
+            with self.writing() as connection:
+                migrate(connection, **_TYPES)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -282,6 +311,10 @@ def _prepare(path: Path, *, create: bool) -> bool:
     except OSError as exc:
         problem = "name too long; give a shorter one" if exc.errno == errno.ENAMETOOLONG else exc.strerror
         raise StorageError(f"{path}: cannot be used: {problem}") from exc
+    return _is_writable(path)
+
+
+def _is_writable(path: Path) -> bool:
     return os.access(path, os.W_OK) and os.access(path.resolve().parent, os.W_OK)
 
 
@@ -292,7 +325,7 @@ def _look(path: Path, *, create: bool) -> None:
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             known = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             first = application != APPLICATION and {"scopes", "experiences", "items"} <= known
-            ours = application == APPLICATION and known >= set(tables.NAMES)
+            ours = application == APPLICATION and known >= {"meta", "scopes", "experiences", "items", "journal"}
             schema = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() if ours else None
     except sqlite3.OperationalError as exc:
         raise StorageError(f"{path}: cannot be read: {exc}") from None
@@ -307,6 +340,11 @@ def _look(path: Path, *, create: bool) -> None:
         return  # another process is about to create its tables, or was killed before it did
     if not ours or schema is None:
         raise CorruptBank(f"{path}: a database, but not a bank; name another file")
+    if int(schema[0]) < tables.SCHEMA and not _is_writable(path):
+        raise StorageError(
+            f"{path}: bank schema {schema[0]}, and this user may not bring the file to {tables.SCHEMA}; open"
+            " it once with write access to the file and its folder"
+        )
     if int(schema[0]) > tables.SCHEMA:
         raise SchemaTooNew(f"{path}: bank schema {schema[0]}; this one knows {tables.SCHEMA}: upgrade rb_dspy")
 

@@ -19,7 +19,7 @@ import sqlalchemy
 
 from rb_dspy.bank.store.base import Unit
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of these tables, in ``meta``."""
 
 _DEFINITIONS = importlib.resources.files(__package__).joinpath("schema.sql").read_text("utf-8").strip()
@@ -28,12 +28,23 @@ NAMES = tuple(re.findall(r"CREATE TABLE (\w+)", _DEFINITIONS))
 """The names of the tables."""
 
 TEXTS: dict[Unit, tuple[str, ...]] = {"experience": ("instruction",), "item": ("title", "description", "content")}
-"""The columns whose texts are embedded and searched by words, one per line. The table of a unit is ``{unit}s``."""
+"""The columns of a unit's texts, which are searched by words. The table of a unit is ``{unit}s``."""
 
 
 def definitions(**types: str) -> list[str]:
-    """The statements that create the tables, with a database's names of the types ``serial``, ``bytes``, ``vector``."""
+    """The statements that create the tables, with a database's names of the types ``serial``, ``bytes``, ``vector``,
+    ``real``.
+    """
     return _DEFINITIONS.format(**types).split(";\n")
+
+
+_EMBEDDED = {"case": (0, 1), "workflow": (0, 1), "bullet": (2,)}
+"""Kind of an item -> which of title, description and content are embedded; all, if it is not here."""
+
+
+def embedded_text(kind: str, *texts: str) -> str:
+    """The text by which an item is embedded."""
+    return "\n".join(texts[place] for place in _EMBEDDED.get(kind, (0, 1, 2)))
 
 
 Connection = sqlite3.Connection | sqlalchemy.Connection
