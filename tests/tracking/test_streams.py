@@ -83,7 +83,7 @@ def test_a_stream_is_logged_with_about_ten_numbers_and_its_files(
     assert "judge.predict" in prompts
     file = mlflow.artifacts.download_artifacts(f"runs:/{run_id}/bank.jsonl", dst_path=str(tmp_path))
     with MemoryBank.open(None, scope="copy", embedder=bank.embedder) as copy:
-        copy.import_jsonl(file)
+        copy.import_jsonl(file, own=True)
         assert {item.title for item in copy.items()} == {item.title for item in bank.items()}
     (used,) = run.inputs.dataset_inputs
     assert (used.dataset.name, used.dataset.digest) == ("locks", locks().digest)

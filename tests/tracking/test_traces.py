@@ -20,12 +20,13 @@ from rb_dspy import (
     MemoryBank,
     Outcome,
     ReasoningBank,
+    Task,
     TaskResult,
     Tracker,
     TrackingConfig,
     run_stream,
 )
-from rb_dspy.testing import Lock
+from rb_dspy.testing import HashEmbedder, Lock, scripted_lm
 from rb_dspy.tracking.traces import hide_ground_truth
 from tests.tracking.samples import MARKER, locks, opener, provider
 from tests.worlds import backbones
@@ -248,3 +249,89 @@ def test_what_cannot_be_read_is_not_stored() -> None:
     hide_ground_truth(span)
     assert span.stored
     assert MARKER not in str(span.stored)
+
+
+A36 = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
+SECRETS = {  # in parts, so that no scanner of this repository takes them for keys: what is shown -> what must not stay
+    "key sk-" + "proj-ABCDEFGH12345678": "ABCDEFGH12345678",
+    "AKIA" + "IOSFODNN7EXAMPLE": "IOSFODNN7EXAMPLE",
+    "ghp_" + A36: A36,
+    "glpat-" + A36[:20]: A36[:20],
+    "xoxb-" + "1234567890-abcdefghij": "1234567890-abcdefghij",
+    "AIza" + "SyD-1234567890abcdefghijklmnopqrstu": "1234567890abcdefghijk",
+    "sk_" + "live_" + A36[10:34]: A36[10:34],
+    "eyJ" + "hbGciOiJIUzI1NiJ9." + "eyJzdWIiOiIxMjM0In0." + A36: "eyJzdWIiOiIxMjM0In0",
+    "-----BEGIN RSA " + "PRIVATE KEY-----\nMIIEowQ4711\n-----END RSA " + "PRIVATE KEY-----": "MIIEowQ4711",
+    "postgresql://me:hunter2secret@host/bank": "hunter2secret",
+    "Authorization: Bearer " + "abcdef.ghijkl4711": "abcdef.ghijkl4711",
+    "the variable is cred-of-this-shell": "cred-of-this-shell",
+    "the credential is Mellon": "Mellon",
+}
+MISSED = {"Mellon"}
+"""Nothing tells a secret in plain words from another word."""
+
+
+class Leaky:
+    """Shows the secrets, and whatever the agent does."""
+
+    action_rules = "Say something."
+
+    def reset(self, task: Any) -> str:
+        return "\n".join(["The settings are:", *SECRETS])
+
+    def step(self, action: str) -> tuple[str, bool]:
+        return f"You said: {action}", True
+
+    def valid_actions(self) -> None:
+        return None
+
+    def answer(self) -> str:
+        return "\n".join(SECRETS)
+
+    def outcome(self) -> Outcome:
+        return Outcome(reward=1.0, success=True)
+
+    def close(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_no_secret_gets_into_a_prompt_a_bank_or_a_record(
+    tracer: Tracker, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scaled: bool
+) -> None:
+    monkeypatch.setenv("SHELL_CRED", "cred-of-this-shell")
+
+    def script(prompt: Any) -> dict[str, Any]:
+        if "action" in prompt.wants:
+            return {"thought": "Repeat it.", "action": " ".join(SECRETS)}
+        if "label" in prompt.wants:
+            return {"reasons": "It was said.", "label": "success"}
+        if "choice" in prompt.wants:
+            return {"analysis": "Any.", "choice": 1}
+        said = next(value for name in ("trajectory", "attempts") if name in prompt for value in [prompt[name]])
+        return {"analysis": "Copy.", "memory_items": [{"title": "Settings", "description": "", "content": said}]}
+
+    lm = scripted_lm(script)
+    with MemoryBank.open(tmp_path / "bank.sqlite", scope="s", embedder=HashEmbedder()) as bank:
+        program: Any = ReasoningBank(backbones={"agent": lm}, environments=lambda task, rollout: Leaky())
+        program = MaTTS(program, k=2) if scaled else program
+        tasks = [Task(id="t1", instruction="Look at the settings: " + next(iter(SECRETS)))]
+        with tracer.stream_run(program, tasks, bank, run_id="leak") as run:
+            report = run_stream(program, tasks, bank, run_id="leak", on_result=run.on_result)
+        bank.export_jsonl(tmp_path / "export.jsonl")
+        assert len(bank) >= 1
+        (experience,) = bank.experiences()
+    (result,) = report.results
+    assert next(iter(SECRETS)) in str(result.prediction and result.prediction.answer)  # the caller gets it all
+    prompts = [str(prompt) for prompt in lm.engine.prompts if "action" not in prompt.wants]
+    mlflow.flush_trace_async_logging()
+    stored = {
+        "prompts": "\n".join(prompts),
+        "bank": repr(experience) + repr(experience.items),
+        "export": (tmp_path / "export.jsonl").read_text(),
+        "record": str(result.row()),
+        "MLflow": dump(place) + "".join(str(trace.to_json()) for trace in traces().values()),
+    }
+    for where, text in stored.items():
+        assert {secret for secret in SECRETS.values() if secret in text} <= MISSED, where
+    assert "Mellon" in stored["prompts"]
