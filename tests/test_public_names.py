@@ -16,12 +16,12 @@ import rb_dspy
 from rb_dspy import backbones, errors, signatures, steps, stream, testing, tracking
 
 PUBLIC = """
-    ActConfig BackboneConfig Backbones BankStore Change Compiled DistillConfig Embedder Environment
-    EnvironmentFactory EnvironmentFamily Experience ExperienceDraft Judge JudgeConfig MaTTS MattsConfig Memory
-    MemoryBank MemoryDraft MemoryItem Outcome Pending ProgramConfig RBError ReasoningBank Removal Reranker
+    ActConfig BackboneConfig Backbones Change Compiled DistillConfig Embedder Environment EnvironmentFactory
+    EnvironmentFamily Experience ExperienceDraft ItemDraft Judge JudgeConfig MaTTS MattsConfig Memory MemoryBank
+    MemoryDraft MemoryItem Outcome Pending ProgramConfig RBError ReasoningBank Redactor Removal Reranker
     RetrieveConfig Retrieved RunReport Settings Snapshot Step StreamProgram Streams Summary Task TaskResult
-    TaskStream Tracker TrackingConfig Trajectory Verdict __version__ compile_program errors evaluate load_program
-    load_settings make_environment run_stream save_program split_streams testing
+    TaskStream Tracker TrackingConfig Trajectory TrustConfig Uses Verdict __version__ compile_program errors
+    evaluate load_program load_settings make_environment run_stream save_program split_streams testing
 """
 
 

@@ -133,7 +133,7 @@ def test_rollback_takes_what_was_learned_under_the_influence(cli: Any, filled: l
     ok(cli, "export", "before.jsonl")
     assert "removed: 2 experiences" in ok(cli, "rollback", "origin:stranger", "--yes")
     assert [each["title"] for each in as_json(cli, "list")] == ["Open first"]
-    ok(cli, "import", "before.jsonl", "--scope", "other")
+    ok(cli, "import", "before.jsonl", "--own", "--scope", "other")
     ok(cli, "rollback", "origin:stranger", "--keep-descendants", "--yes", "--scope", "other")
     assert [each["title"] for each in as_json(cli, "list", "--scope", "other")] == ["Open first", "Use tens"]
 

@@ -153,10 +153,10 @@ def test_what_any_file_may_set(own: Path, folder: Path, text: str) -> None:
 
 def test_a_part_that_is_used_alone_needs_no_confirmation_of_others(own: Path, folder: Path) -> None:
     folder.write_text(f'[backbones.agent]\nmodel = "openai/x"\napi_base = "{AWAY}"\n[bank]\nscope = "a"')
-    assert load_settings(folder, own=own, part="bank").bank.scope == "a"
+    assert load_settings(folder, own=own, parts=["bank"]).bank.scope == "a"
     folder.write_text('[bank]\nurl = "/etc/x.sqlite"')
     with pytest.raises(ConfigError, match=r"bank\.url needs your confirmation"):
-        load_settings(folder, own=own, part="bank")
+        load_settings(folder, own=own, parts=["bank"])
 
 
 def test_a_confirmed_address_is_fine(own: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

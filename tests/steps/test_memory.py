@@ -21,9 +21,9 @@ def items(*texts: tuple[str, str]) -> list[MemoryItem]:
 
 def test_a_lesson_of_one_line_is_a_title_and_a_line() -> None:
     assert render(items(("Limit", "200 euros."), ("Owner", "Quito."))).block.splitlines() == [
-        "> 1. Limit",
+        "> 1. Limit (from user)",
         "> 200 euros.",
-        "> 2. Owner",
+        "> 2. Owner (from user)",
         "> Quito.",
     ]
 
@@ -41,7 +41,7 @@ def test_a_lesson_cannot_look_like_several(content: str) -> None:
 
 def test_a_lesson_that_does_not_fit_is_skipped_and_the_next_are_shown() -> None:
     shown = render(items(("漢", "漢" * 1990), ("Owner", "Quito.")), max_tokens=1500)
-    assert shown.block == "> 1. Owner\n> Quito."
+    assert shown.block == "> 1. Owner (from user)\n> Quito."
     assert [item.title for item in shown.items] == ["Owner"]
 
 
