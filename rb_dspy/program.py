@@ -122,8 +122,8 @@ class Learner(dspy.Module):
         """
         task, rollouts, memory = pending.task, pending.trajectories, render(pending.shown)
         with session(self.backbones) as ledger:
-            where = {"run_id": pending.run_id, "origin": pending.origin}
-            return self._learn(task, rollouts, pending.bank, memory, ledger, **where)
+            run_id, origin = pending.run_id, pending.origin
+            return self._learn(task, rollouts, pending.bank, memory, ledger, run_id=run_id, origin=origin)
 
     async def aforward(self, *args: Any, **kwargs: Any) -> dspy.Prediction:
         """``forward`` for asyncio: runs in its own thread."""
@@ -161,6 +161,7 @@ class Learner(dspy.Module):
         *,
         run_id: str,
         origin: str,
+        reward: float | None = None,
         **more: Any,
     ) -> dspy.Prediction:
         """Append the lessons of rollouts that are pending in ``bank``; judge, distiller and bank get them redacted.
@@ -193,6 +194,7 @@ class Learner(dspy.Module):
             note=lessons.drafts.note,
             origin=origin,
             shown=memory.items,
+            reward=reward,
             again=False,  # a deleted lesson stays deleted,
             recorded=True,  # and a removed rollout stays removed
         )
@@ -329,7 +331,8 @@ class ReasoningBank(Learner):
         memory = memory or Memory()
         with session(self.backbones) as ledger:
             bank.record(task, rollout, run_id=run_id, shown=memory.items, origin=origin)
-            learned = self._learn(task, (rollout,), bank, memory, ledger, run_id=run_id, origin=origin)
+            reward = None if outcome is None else float(outcome)
+            learned = self._learn(task, (rollout,), bank, memory, ledger, run_id=run_id, origin=origin, reward=reward)
             done: Experience | None = learned.experience
             return done or self.learn(task, rollout, bank, run_id=run_id)  # another call of the run was faster
 

@@ -243,15 +243,15 @@ def test_a_flood_through_a_trusted_origin(base: tuple[str, MemoryBank]) -> None:
 def test_nothing_benign_is_held(base: tuple[str, MemoryBank]) -> None:
     """Not of what the owner's program learns, also after a lesson on the same subject was rejected."""
     setting, bank = base
-    assert bank.held() == []
+    assert bank.held_items() == []
     with bank.fork() as fork:
         world = new_world(fork)
         replanted(world)
-        planted = len(fork.held())
+        planted = len(fork.held_items())
         assert planted == (setting != "off")
         for title, text, question in BENIGN:
             world.read(f"Learn again about: {title}", (title, f"{text} See also: {question}"), origin="caller")
-        assert len(fork.held()) - planted <= 1  # 5 % of 20
+        assert len(fork.held_items()) - planted <= 1  # 5 % of 20
 
 
 def test_a_rollback_of_an_origin_leaves_nothing_of_it(base: tuple[str, MemoryBank]) -> None:
@@ -268,7 +268,7 @@ def test_a_rollback_of_an_origin_leaves_nothing_of_it(base: tuple[str, MemoryBan
 if __name__ == "__main__":
     for setting, trust in SETTINGS.items():
         for bank in benign_bank(trust):
-            print(setting, "benign", new_world(bank).measure(), "held", len(bank.held()))
+            print(setting, "benign", new_world(bank).measure(), "held", len(bank.held_items()))
             for name in ATTACKS:
                 print(setting, name, attack(bank, name))
             print(setting, "E through a trusted origin", trusted_flood(bank))

@@ -441,3 +441,30 @@ def test_a_reranker_chooses_among_candidates_and_must_return_them(bank: MemoryBa
     for bad in (lambda query, retrieved: [1], lambda query, retrieved: 1 / 0):
         with pytest.raises(InfrastructureError):
             program(config=config, reranker=bad).recall("Open a lock.", bank)
+
+
+def test_where_texts_come_from_is_stored_and_outlasts_a_failure(bank: MemoryBank) -> None:
+    made = program()
+    assert made(task=TASK, bank=bank).experience.origin == "env:lock"
+    assert made(task=TASK, bank=bank, origin="mail:ann").experience.origin == "mail:ann"
+    assert made.learn("Open it.", STEPS, bank).origin == "caller"
+    assert made.learn("Open that.", STEPS, bank, origin="mail:bo", outcome=0.7).origin == "mail:bo"
+    with pytest.raises(UnparseableOutput):
+        program(failing("memory_items", 99, "no answer"))(task=TASK, bank=bank, origin="mail:cy")
+    (waiting,) = bank.pending()
+    assert waiting.origin == made.resume(waiting).experience.origin == "mail:cy"
+    assert {each.origin: each.reward for each in bank.experiences()} == {
+        "env:lock": None,
+        "mail:ann": None,
+        "caller": None,
+        "mail:bo": 0.7,
+        "mail:cy": None,
+    }
+
+
+def test_a_redactor_is_between_the_agent_and_what_is_learned(bank: MemoryBank) -> None:
+    made = program(redactor=lambda text: text.replace("0000", "(code)"))
+    done = made(task=TASK, bank=bank)
+    assert done.answer == "0000"
+    assert done.trajectory.steps[0].action == done.experience.trajectories[0].steps[0].action == "(code)"
+    assert "0000" not in "".join(prompt.text for prompt in asked(made, "label") + asked(made, "memory_items"))

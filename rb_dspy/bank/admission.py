@@ -56,7 +56,7 @@ class NewExperience:
     draft: ExperienceDraft
     row: ExperienceRow
     items: tuple[ItemRow, ...]
-    """The level of an item is at least that of its row: 2 if it was edited, else 0."""
+    """An item gets the level of the experience; or that of its row, 2 if the owner edited it, if that is higher."""
     corrects: str = ""
     """The id of the experience that it replaces."""
     held: frozenset[str] = frozenset()
@@ -81,8 +81,9 @@ def checked_name(what: str, name: object) -> str:
 
 
 def admit(draft: ExperienceDraft, level: Level, *, created_at: str = "") -> NewExperience:
-    """Convert a draft from an origin of ``level`` to an experience to be stored. Lessons with the same text become one
-    item.
+    """Convert a draft from an origin of ``level`` to an experience to be stored.
+
+    Lessons with the same text become one item.
 
     Raises ``InputError`` if task, trajectories and verdicts do not match, or a lesson has no title or no content.
     """
@@ -161,7 +162,9 @@ def checked_draft(
     if odd := next((name for name, text in texts.items() if not isinstance(text, str)), ""):
         raise InputError(f"{odd}: got {type(texts[odd]).__name__}; expected a text")
     try:
-        draft = MemoryDraft(**texts) if kind == "lesson" and not data else ItemDraft(**texts, kind=kind, data=data)
+        draft = (
+            MemoryDraft(**texts) if kind == "lesson" and not data else ItemDraft(**texts, kind=kind, data=data or {})
+        )
     except pydantic.ValidationError as exc:
         raise refused(exc) from None
     for name, text in texts.items():

@@ -12,7 +12,7 @@ import pydantic
 
 from rb_dspy import plugins
 from rb_dspy.bank import admission, doctor, opening, purging, reading, transfer, writing
-from rb_dspy.bank.doctor import BankStats, Finding, Held, NearDuplicate, Origin
+from rb_dspy.bank.doctor import BankStats, Finding, HeldItem, NearDuplicate, Origin
 from rb_dspy.bank.embedding import embed, reindex
 from rb_dspy.bank.reading import Pending
 from rb_dspy.bank.removal import plan, unknown
@@ -416,10 +416,10 @@ class MemoryBank:
         with self._store.reading() as reader:
             return doctor.origins(reader, self.trust)
 
-    def held(self) -> list[Held]:
+    def held_items(self) -> list[HeldItem]:
         """The items that are held, and the other origins that say the same; see ``approve``."""
         with self._store.reading() as reader:
-            return doctor.held(self._store, reader, self.trust)
+            return doctor.held_items(self._store, reader, self.trust)
 
     def near_duplicates(self, min_score: float = 0.9) -> list[NearDuplicate]:
         """Pairs of items whose cosine is at least ``min_score``, nearest first.

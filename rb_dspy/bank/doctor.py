@@ -78,7 +78,7 @@ class Origin(Frozen):
     """When the last experience was stored."""
 
 
-class Held(Frozen):
+class HeldItem(Frozen):
     """An item that is not shown, and the other origins that nearly say the same.
 
     ``corroborated``: they are as many as ``TrustConfig.corroborate``. It is for a person who decides: nothing is
@@ -143,7 +143,7 @@ def origins(reader: Reader, trust: TrustConfig) -> list[Origin]:
     return sorted(found, key=lambda each: (-each.lessons, each.name))
 
 
-def held(scope: Scope, reader: Reader, trust: TrustConfig) -> list[Held]:
+def held_items(scope: Scope, reader: Reader, trust: TrustConfig) -> list[HeldItem]:
     """The items that are held, in the order in which they were learned."""
     items = items_of(reader, _held_ids(reader), scope.name)
     if not items:
@@ -157,7 +157,7 @@ def held(scope: Scope, reader: Reader, trust: TrustConfig) -> list[Held]:
         own = {source.origin for source in item.provenances}
         near = vectors @ vectors[places[id]] >= trust.near - _TOLERANCE if id in places else np.zeros(0, np.bool_)
         also = sorted({origin_of[rows[place].seq][1] for place in np.flatnonzero(near)} - own)
-        found.append(Held(item=item, also=tuple(also), corroborated=len(also) >= trust.corroborate))
+        found.append(HeldItem(item=item, also=tuple(also), corroborated=len(also) >= trust.corroborate))
     return found
 
 

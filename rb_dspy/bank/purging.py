@@ -87,8 +87,12 @@ def purge_text(writer: SqlWriter, text: str) -> Purged:
         if contains((row.run_id, row.origin, row.distiller, row.instruction)) or has(row.payload, row.id)
     ]
     rows = writer.items(experiences={row.seq for row in experiences}, ended=True)
-    rows += [row for row in writer.items(ended=True) if contains((row.title, row.description, row.content))]
-    waiting = [row for row in writer.pending() if contains((row.key, row.error)) or has(row.payload, row.key.task_id)]
+    rows += [row for row in writer.items(ended=True) if contains((row.title, row.description, row.content, row.data))]
+    waiting = [
+        row
+        for row in writer.pending()
+        if contains((row.key, row.error, row.origin)) or has(row.payload, row.key.task_id)
+    ]
     pending = grouped(row.key for row in waiting)
     writer.blank_notes(row.seq for row in writer.experiences(ended=True) if contains(row.note))
     noted = [entry.subject for entry in writer.journal() if contains(entry.note)]

@@ -41,18 +41,22 @@ _PAGE = 500
 
 _PLACE = attrgetter("learned")
 
+_OWNER = LEVELS.index("owner")
 
-Given = Sequence[tuple[ItemRow, ExperienceRow]]
+APPROVED = "approved"
+"""The mark that raises what is held to the level of the owner."""
+
+ItemRows = Sequence[tuple[ItemRow, ExperienceRow]]
 """Item rows with their experiences."""
 
 
 def items_of(reader: Reader, ids: Collection[str] | None, scope: str) -> dict[str, MemoryItem]:
     """Live items by id, in the order in which they were learned; all if ``ids`` is None."""
-    return as_items(reader, reader.given(ids), scope)
+    return as_items(reader, reader.items_with_experiences(ids), scope)
 
 
 def as_items(
-    reader: Reader, given: Given, scope: str, approved: Collection[int] | None = None
+    reader: Reader, given: ItemRows, scope: str, approved: Collection[int] | None = None
 ) -> dict[str, MemoryItem]:
     """Items by id, in the order in which they were learned, from all their live rows.
 
@@ -66,17 +70,13 @@ def as_items(
     return {id: _item(each, scope, approved) for id, each in rows.items()}
 
 
-def written_items(reader: Reader, given: Given, scope: str) -> list[MemoryItem]:
+def written_items(reader: Reader, given: ItemRows, scope: str) -> list[MemoryItem]:
     """The items of an experience that was just stored, in its order; lessons that were there before are read."""
     rows = reader.items(ids={row.id for row, _ in given})
     shared = Counter(row.id for row in rows)
     alone = {row.id: _item([(row, giver)], scope, ()) for row, giver in given if shared[row.id] == 1}
     others = items_of(reader, {row.id for row, _ in given} - alone.keys(), scope)
     return [(alone | others)[row.id] for row, _ in given if row.id in alone or row.id in others]
-
-
-APPROVED = "approved"
-"""The mark that raises what is held to the level of the owner."""
 
 
 def marked(reader: Reader, unit: Unit, name: str, ids: Collection[str] | None = None) -> dict[int, str]:
@@ -117,9 +117,6 @@ def levels_of(reader: Reader, ids: Collection[str]) -> dict[str, int]:
         found = levels[row.ended is None]
         found[row.id] = max(_OWNER if row.seq in approved else row.level, found.get(row.id, HELD))
     return levels[False] | levels[True]
-
-
-_OWNER = LEVELS.index("owner")
 
 
 def uses_of(reader: Reader, ids: Collection[str] | None) -> dict[str, Uses]:
@@ -268,7 +265,7 @@ def history_of(reader: Reader, id: str) -> list[Change]:
     return sorted(changes, key=lambda change: change.seq)
 
 
-def _item(given: Given, scope: str, approved: Collection[int]) -> MemoryItem:
+def _item(given: ItemRows, scope: str, approved: Collection[int]) -> MemoryItem:
     """``given``: in the order in which they were learned."""
     first = given[0][0]
     is_approved = any(row.seq in approved for row, _ in given)

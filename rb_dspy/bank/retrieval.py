@@ -230,11 +230,11 @@ class _Results:
         seqs = [hit.seq for hit in hits]
         by_item = self._query.unit == "item"
         if by_item:
-            given = self._reader.given(seqs=seqs)
+            given = self._reader.items_with_experiences(seqs=seqs)
             rows: dict[int, ItemRow | ExperienceRow] = {row.seq: row for row, _ in given}
         else:
             rows = {row.seq: row for row in self._reader.experiences(seqs=seqs)}
-            given = self._reader.given({row.id for row in self._reader.items(experiences=seqs)})
+            given = self._reader.items_with_experiences({row.id for row in self._reader.items(experiences=seqs)})
         items = as_items(self._reader, given, self._scope, self._approved if by_item else None)
         givers = {experience.seq: experience for _, experience in given}
         ids: dict[int, list[str]] = {}

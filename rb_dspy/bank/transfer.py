@@ -66,6 +66,9 @@ class _Item(Frozen):
     distiller: str
 
 
+_Ids = Annotated[tuple[Annotated[str, pydantic.Field(min_length=1, max_length=200)], ...], pydantic.FailFast()]
+
+
 class _Line(Frozen):
     id: str = pydantic.Field(min_length=1, max_length=200)
     task: Task
@@ -75,8 +78,8 @@ class _Line(Frozen):
     run_id: str
     note: str
     origin: str
-    shown: Annotated[tuple[Annotated[str, pydantic.Field(min_length=1, max_length=200)], ...], pydantic.FailFast()]
-    cited: tuple[str, ...] = ()
+    shown: _Ids
+    cited: _Ids = ()
     level: Level = "learned"
     reward: float | None = pydantic.Field(default=None, ge=0, le=1)
     marks: dict[str, str] = pydantic.Field(default_factory=dict)
@@ -94,13 +97,16 @@ def write(path: Path, scope: Scope) -> int:
     """
     with atomic_write(path, error=StorageError) as file, scope.reading() as reader:
         current = current_ids(reader)  # an import does not know the edits
-        marks = {entry.subject: marks_of(reader, entry.subject) for entry in reader.journal(kinds=["mark"])}
+        marks = {id: marks_of(reader, id) for id in {entry.subject for entry in reader.journal(kinds=["mark"])}}
         count, (name, dimension) = len(reader.tally("experiences", ["seq"])), scope.embedder() or ("", 0)
         head = {"scope": scope.name, "embedder": name, "dimension": dimension, "experiences": count}
         file.write(encode({"format": FORMAT, "version": VERSION, **head}))
+        cited: dict[int, list[str]] = {}
+        for use in reader.uses():
+            if use.cited:
+                cited.setdefault(use.experience, []).append(use.subject)
         for experience in all_experiences(reader, scope.name):
-            cited = {use.subject for use in reader.uses(experiences=[experience.seq]) if use.cited}
-            file.write(_line(experience, cited, current, marks))
+            file.write(_line(experience, cited.get(experience.seq, ()), current, marks))
     return count
 
 
@@ -218,7 +224,7 @@ def _line(
     ]
     parts = experience.model_dump(exclude={"scope", "seq", "items"}) | {"items": items}
     parts["marks"] = own_marks(experience.id)
-    for name, ids in (("shown", experience.shown), ("cited", [id for id in experience.shown if id in cited])):
+    for name, ids in (("shown", experience.shown), ("cited", cited)):
         parts[name] = list(dict.fromkeys(new for id in ids for new in current.get(id, [id])))
     try:
         return encode({name: parts[name] for name in _Line.model_fields})

@@ -117,8 +117,10 @@ def _guarded(
     for new in fresh:
         if removed and new.items:
             near_ones = (np.stack(vectors[new.id][1:]) @ np.stack(removed).T).max(axis=1) >= near - 1e-5
-            held = {item.id for item, is_near in zip(new.items, near_ones, strict=True) if is_near}
-            new = replace(new, held=frozenset(held))
+            held = [item.id for item, is_near in zip(new.items, near_ones, strict=True) if is_near]
+            why = f"held, because nearly the same was removed before: {', '.join(held)}" if held else ""
+            row = replace(new.row, note="; ".join(filter(None, [new.row.note, why])))
+            new = replace(new, row=row, held=frozenset(held))
         yield new
 
 

@@ -17,7 +17,7 @@ from rb_dspy.schema import Change, Experience, MemoryDraft, MemoryItem
 from rb_dspy.text import counted
 
 if TYPE_CHECKING:
-    from rb_dspy.bank import Held, MemoryBank
+    from rb_dspy.bank import HeldItem, MemoryBank
 
 app = typer.Typer(no_args_is_help=True, help="Inspect a bank, change it, back it up.")
 
@@ -38,7 +38,7 @@ def list_items(
     """List the lessons, oldest first."""
     with on.open() as opened:
         if held:
-            _list_held(opened.held()[-last if last else 0 :])
+            _list_held(opened.held_items()[-last if last else 0 :])
             return
         found: Any = (opened.experiences() if experiences else opened.items())[-last if last else 0 :]
         learned_from = 0 if found else len(opened.seen_tasks())
@@ -68,7 +68,7 @@ def list_items(
             out.print(Padding(Text(one_line(item.content, 2 * width)), (0, 0, 0, 4)))
 
 
-def _list_held(found: Sequence[Held]) -> None:
+def _list_held(found: Sequence[HeldItem]) -> None:
     for each in found:
         emit(each)
         item = each.item

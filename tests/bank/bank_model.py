@@ -221,7 +221,7 @@ def check(bank: MemoryBank, model: Model) -> None:
     names = ("held", "learned", "owner")
     levels = model.levels()
     assert {each.id: each.level for each in (*items, *experiences)} == {id: names[n] for id, n in levels.items()}
-    assert {each.item.id for each in bank.held()} == {id for id in model.rows if not levels[id]}
+    assert {each.item.id for each in bank.held_items()} == {id for id in model.rows if not levels[id]}
     uses: dict[str, list[str]] = {}
     for known in sorted(model.experiences.values(), key=lambda known: known.seq):
         for each in known.shown:

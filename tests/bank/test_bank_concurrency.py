@@ -2,8 +2,11 @@
 
 import itertools
 import os
+import sqlite3
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -139,3 +142,20 @@ def test_a_locked_bank_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         holder.close()
         add(bank, "t2")
         assert len(bank) == 2
+
+
+def test_of_appends_that_share_a_transaction_only_the_one_that_fails_is_undone(tmp_path: Path) -> None:
+    path = tmp_path / "bank.sqlite"
+    with open_bank(path) as bank, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        add(bank, "t0")
+        when = "BEFORE INSERT ON items WHEN NEW.task_id = 't3'"
+        other.execute(f"CREATE TRIGGER fails {when} BEGIN SELECT RAISE(ABORT, 'no'); END")
+        other.execute("BEGIN IMMEDIATE")  # so that they wait for each other
+        with ThreadPoolExecutor(6) as pool:
+            waiting = [pool.submit(add, bank, f"t{number}") for number in range(1, 7)]
+            time.sleep(0.3)
+            other.execute("COMMIT")
+            errors = [type(each.exception(60)) for each in waiting]
+        assert errors == [type(None), type(None), StorageError, *[type(None)] * 3]
+        assert bank.seen_tasks() == {"t0", "t1", "t2", "t4", "t5", "t6"}
+        assert bank.doctor() == []

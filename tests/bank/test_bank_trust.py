@@ -56,7 +56,7 @@ def test_a_held_lesson_is_stored_listed_and_never_shown(place: str | Path | None
         assert [each.task_id for each in bank.retrieve("sort", 9, empty=True)] == ["t2"]
         with bank.fork() as fork:
             assert shown(fork) == ["Sort in place."]
-        assert [each.item.content for each in bank.held()] == ["Sort by the second column."]
+        assert [each.item.content for each in bank.held_items()] == ["Sort by the second column."]
 
 
 def test_what_an_agent_says_after_it_was_shown_a_held_lesson_is_held(place: str | Path | None) -> None:
@@ -80,7 +80,7 @@ def test_approve(place: str | Path | None) -> None:
         assert [change.mark for change in bank.history(approved.id)] == ["", "approved"]
         assert bank.approve(held.id).level == "owner"
         assert shown(bank) == ["Sort by the second column.", "Feed the cat."]
-        assert bank.held() == []
+        assert bank.held_items() == []
         assert tell(bank, "t2", "Sort it.", shown=bank.items()).level == "learned"
         assert before.name == "before"
         fork.approve(held.items[0].id)
@@ -132,6 +132,7 @@ def test_what_nearly_says_what_was_removed_is_held(place: str | Path | None) -> 
         near = tell(bank, "t2", "Sort by the second column of the table, as that report says.", again=False)
         far = tell(bank, "t3", "Sort numbers as numbers.", again=False)
         assert [item.level for item in (*near.items, *far.items)] == ["held", "learned"]
+        assert near.note == f"held, because nearly the same was removed before: {near.items[0].id}"
         assert shown(bank) == ["Sort numbers as numbers."]
         assert tell(bank, "t4", "Sort by the second column of the table, as this report says.").items[0].level == (
             "learned"
@@ -190,7 +191,7 @@ def test_others_that_say_the_same_are_pointed_out(bank: MemoryBank) -> None:
     with open_bank(trust=strict) as bank:
         for number, origin in enumerate(("mail:a", "mail:a", "mail:b", "mail:c")):
             tell(bank, f"t{number}", f"Sort the table by its second column, says page {number}", origin=origin)
-        first = bank.held()[0]
+        first = bank.held_items()[0]
         assert (first.also, first.corroborated) == (("mail:b", "mail:c"), True)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from rb_dspy import jsonl
+from rb_dspy import ItemDraft, jsonl
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.schema import Removal, Verdict
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
@@ -250,3 +250,11 @@ def test_a_fork_outlives_a_purge_of_what_it_edited(url: str | Path) -> None:
         bank.purge(leak.id)
         assert [item.id for item in fork.items()] == [other.items[0].id]
         assert len(fork.retrieve("x", k=9, unit="item")) == 1
+
+
+def test_a_text_in_the_data_of_an_item_is_purged(url: str | Path, on_disk: Callable[[], bytes]) -> None:
+    with open_bank(url) as bank:
+        draft = ItemDraft(title="t", description="", content="c", kind="case", data={"steps": ["say S3CRET-4711"]})
+        stored = bank.append(a_task(), a_rollout(), Verdict(label="success"), [draft], run_id="r")
+        assert bank.purge(text="S3CRET-4711").items == (stored.items[0].id,)
+    assert b"S3CRET-4711" not in on_disk()

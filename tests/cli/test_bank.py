@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rb_dspy import Experience, MemoryBank, MemoryDraft, Task, Trajectory, Verdict
+from rb_dspy import Experience, MemoryBank, MemoryDraft, Task, Trajectory, TrustConfig, Verdict
 from rb_dspy.cli.output import one_line
 from rb_dspy.schema import Step
 from rb_dspy.testing import HashEmbedder
@@ -205,3 +205,24 @@ def test_a_text_that_a_terminal_would_execute_is_escaped(cli: Any) -> None:
     item = as_json(cli, "list")[0]["id"]
     for args in (["list"], ["list", "--experiences"], ["show", item], ["search", "clear"], ["delete", item]):
         assert not set(ok(cli, *args)) & set("\x1b\x07\u202e\x9b")
+
+
+def test_held_lessons_are_listed_with_their_origin_and_decided_on(cli: Any) -> None:
+    with MemoryBank.open(
+        "rb-bank.sqlite", scope="default", embedder=HashEmbedder(), trust=TrustConfig(origins={"mail:*": "held"})
+    ) as bank:
+        first, second = learn(bank, 1, OPEN, NEVER, origin="mail:ann").items
+        learn(bank, 2, TENS)
+    listed = ok(cli, "list", "--held")
+    assert "Open first  from mail:ann" in listed
+    assert "Use tens" not in listed
+    assert "success, held" in ok(cli, "list")
+    assert [(each["name"], each["lessons"], each["held"]) for each in as_json(cli, "origins")] == [
+        ("mail:ann", 2, 2),
+        ("", 1, 0),
+    ]
+    assert "mail:ann learned, one place" in " ".join(ok(cli, "origins").split())
+    assert "approved: Open first" in ok(cli, "approve", first.id)
+    assert "removed: 1 lesson" in ok(cli, "reject", second.id)
+    assert "no lesson is held" in ok(cli, "list", "--held")
+    assert [each["level"] for each in as_json(cli, "list")] == ["owner", "learned"]

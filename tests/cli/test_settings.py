@@ -96,6 +96,10 @@ def test_an_address_that_only_the_folder_names_is_refused(own: Path, folder: Pat
         ("bank.embedder", "evil/model"),
         ("run.stream", "/home/me/private.jsonl"),
         ("run.stream", "../private.jsonl"),
+        ("trust.default", "owner"),
+        ("trust.cap", 4),
+        ("trust.near", 2),
+        ("trust.origins.mail", "learned"),
         ("backbones.agent.options.extra_body.proxy.stop", "x"),
         *(
             (f"backbones.agent.options.{name}", value)
@@ -142,6 +146,7 @@ def test_what_a_file_may_not_set_needs_confirmation(own: Path, folder: Path, key
         '[backbones.agent]\nmodel = "openai/x"\n[backbones.agent.options]\nreasoning_effort = "low"\nstop = ["a://"]',
         '[backbones.agent]\nmodel = "openai/x"\noptions.extra_body.chat_template_kwargs.enable_thinking = false',
         'agent = "openai/x"\n[bank]\nurl = "banks/mine.sqlite"\nscope = "a"\nembedder = "minilm"',
+        'agent = "openai/x"\n[trust]\ndefault = "held"\ncap = 1\norigins = { "env:*" = "held" }',
         'agent = "openai/x"\n[tracking]\nuri = "http://127.0.0.1:5000"\nexperiment = "a"\ntraces = false',
         'agent = "openai/x"\n[tracking]\nuri = "sqlite:///runs.db"\n[matts]\nk = 2\n[program.retrieve]\nk = 2\n[run]\n',
     ],

@@ -45,10 +45,10 @@ class OverlayReader:
         rows = self._visible(self._below.items(ended=ended, **where), ended)
         return rows if self._own is None else rows + self._own.items(ended=ended, **where)
 
-    def given(
+    def items_with_experiences(
         self, ids: Collection[str] | None = None, *, seqs: Collection[int] | None = None
     ) -> list[tuple[ItemRow, ExperienceRow]]:
-        """As ``SqlReader.given``: an own row may belong to an experience of the base, which may have purged it."""
+        """As that of ``SqlReader``. An own row may belong to an experience of the base, which may have purged it."""
         rows = self.items(ids=ids if seqs is None else {row.id for row in self.items(seqs=seqs)})
         givers = {row.experience for row in rows}
         experiences = {row.seq: row for row in self.experiences(seqs=givers, ended=True)}

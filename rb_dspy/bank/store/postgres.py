@@ -70,19 +70,18 @@ class PostgresDatabase:
         self._turn = threading.RLock()
         self._current = threading.local()
         self._has_embedder = False
-        self._is_old = False
         self._engine = _engine(target)
         reads: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._reads = self._engine.execution_options(**reads)
         self._writes = self._engine.execution_options(isolation_level="READ COMMITTED")
         try:
             with self.reading() as connection:
-                exists = self._check_schema(connection)
-            if not exists and not create:
+                schema = self._schema(connection)
+            if not schema and not create:
                 raise StorageError(f"{self.location}: has no bank; check the address, or open it with create=True")
-            if not exists:
+            if not schema:
                 self._make_tables()
-            elif self._is_old:
+            elif schema < tables.SCHEMA:
                 self._migrate()
         except BaseException:
             self._engine.dispose()
@@ -143,23 +142,22 @@ class PostgresDatabase:
         if self._process != os.getpid():
             raise StorageError(f"{self.location}: opened before a fork; open it again in this process")
 
-    def _check_schema(self, connection: Connection) -> bool:
-        """Whether the tables exist. Raises ``SchemaTooNew``."""
+    def _schema(self, connection: Connection) -> int:
+        """The version of the tables; 0 if there are none. Raises ``SchemaTooNew``."""
         if not connection.execute(_EXISTS).scalar_one():
-            return False
+            return 0
         meta = embedders.meta(connection)
         self._has_embedder = "embedder" in meta
         schema = int(meta["schema"])
-        self._is_old = schema < tables.SCHEMA
         if schema > tables.SCHEMA:
             raise SchemaTooNew(
                 f"{self.location}: bank schema {schema}; this one knows {tables.SCHEMA}: upgrade rb_dspy"
             )
-        return True
+        return schema
 
     def _make_tables(self) -> None:
         with self.writing() as connection:
-            if self._check_schema(connection):  # another process was first
+            if self._schema(connection):  # another process was first
                 return
             if not connection.execute(_SCHEMA_EXISTS).scalar_one():
                 connection.exec_driver_sql(f"CREATE SCHEMA {SCHEMA_NAME}")
@@ -172,8 +170,7 @@ class PostgresDatabase:
     def _migrate(self) -> None:
         """Bring an older bank to this schema; its tables stay as copies in a schema of their own."""
         with self.writing() as connection:
-            self._check_schema(connection)
-            if not self._is_old:  # another process was first
+            if self._schema(connection) == tables.SCHEMA:  # another process was first
                 return
             connection.exec_driver_sql(f"CREATE SCHEMA {SCHEMA_NAME}_schema_1")
             names = connection.execute(_TABLES).scalars().all()

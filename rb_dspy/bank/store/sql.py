@@ -87,7 +87,7 @@ class SqlReader:
         equal = {"id": ids, "seq": seqs, "experience": experiences}
         return [ItemRow(*row) for row in self._select("items", ", ".join(_ITEM), equal, "seq", ended)]
 
-    def given(
+    def items_with_experiences(
         self, ids: Collection[str] | None = None, *, seqs: Collection[int] | None = None
     ) -> list[tuple[ItemRow, ExperienceRow]]:
         """Live rows of the items with these ids, or that have these rows, each with its experience, which may have
@@ -303,54 +303,71 @@ class SqlScope(SqlReader):
             StorageError: The database cannot be written.
         """
         with self.database.writing(None if exclusive else self.id) as connection:
-            if embedder is not None:
-                check_embedder(connection, embedder, self.location)
-            yield SqlWriter(connection, self.id, embedder[0] if embedder else "")
+            yield self._writer(connection, embedder)
 
     def together(self, work: Callable[[SqlWriter], Result], *, embedder: tuple[str, int] | None) -> Result:
         """Do ``work`` in a transaction that it may share with what waits in other threads: one commit for all of them.
 
-        When this returns, it is committed. Work that raises an error is undone alone. See ``write``.
+        When this returns, it is committed. If the shared transaction fails, each work is repeated in one of its own, so
+        only the one that fails raises. See ``write``.
         """
         job = _Job(work, embedder)
         with self._adding:
             self._waiting.append(job)
-        with self._turn:
-            if not job.results and job.error is None:
-                self._commit_waiting()
+        try:
+            with self._turn:
+                if not job.results and job.error is None:
+                    self._commit_waiting()
+        finally:  # interrupted: nobody may do it later
+            with self._adding:
+                self._waiting = [each for each in self._waiting if each is not job]
         if job.error is not None:
             raise job.error
         return job.results[0]
 
     def _commit_waiting(self) -> None:
+        """Do all work that waits now. What a stopped thread has not done goes back to those that wait."""
         with self._adding:
             jobs, self._waiting = self._waiting, []
+        left = jobs
+        try:
+            if len(jobs) > 1 and self._is_done(jobs):
+                left = []
+            while left:
+                self._commit_alone(left[0])
+                left = left[1:]
+        finally:
+            with self._adding:
+                self._waiting = [*left, *self._waiting]
+
+    def _is_done(self, jobs: Sequence[_Job[Any]]) -> bool:
+        """Do all of ``jobs`` in one transaction. False if nothing is stored because one of them failed."""
+        results, begun = [], False
         try:
             with self.database.writing(self.id) as connection:
+                begun = True
                 for job in jobs:
-                    self._do(job, connection, alone=len(jobs) == 1)
-        except Exception as exc:  # noqa: BLE001  each thread raises it
-            for job in jobs:
-                job.error = job.error or exc
-        except BaseException:  # this thread was interrupted, and nothing is committed
-            with self._adding:
-                self._waiting = [*jobs, *self._waiting]
-            for job in jobs:
-                job.results.clear()
-            raise
+                    results.append(job.work(self._writer(connection, job.embedder)))
+        except Exception as exc:  # noqa: BLE001  their threads raise it, or the one that fails alone raises its own
+            for job in () if begun else jobs:  # the bank cannot be written: nobody waits for that again
+                job.error = exc
+            return not begun
+        for job, result in zip(jobs, results, strict=True):
+            job.results.append(result)
+        return True
 
-    def _do(self, job: _Job[Any], connection: Connection, *, alone: bool) -> None:
+    def _commit_alone(self, job: _Job[Any]) -> None:
         try:
-            if not alone:
-                run(connection, "SAVEPOINT job", {})
-            if job.embedder is not None:
-                check_embedder(connection, job.embedder, self.location)
-            job.results.append(job.work(SqlWriter(connection, self.id, job.embedder[0] if job.embedder else "")))
-        except Exception as exc:
-            if alone:
-                raise
+            with self.database.writing(self.id) as connection:
+                result = job.work(self._writer(connection, job.embedder))
+            job.results.append(result)
+        except Exception as exc:  # noqa: BLE001  its own thread raises it
             job.error = exc
-            run(connection, "ROLLBACK TO SAVEPOINT job", {})
+
+    def _writer(self, connection: Connection, embedder: tuple[str, int] | None) -> SqlWriter:
+        if embedder is not None:
+            check_embedder(connection, embedder, self.location)
+        return SqlWriter(connection, self.id, embedder[0] if embedder else "")
 
     def embedder(self) -> tuple[str, int] | None:
         with self.database.reading() as connection:

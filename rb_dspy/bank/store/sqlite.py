@@ -151,7 +151,7 @@ class SqliteDatabase:
             raise StorageError(f"{self.location}: opened before a fork; open it again in this process")
 
     def _make_tables(self) -> None:
-        """Create the tables if they are missing."""
+        """Create the tables if they are missing, and bring older ones to this schema."""
         exists = "SELECT 1 FROM sqlite_master WHERE name = 'meta'"
         with self.reading() as connection:
             is_there = connection.execute(exists).fetchone()
