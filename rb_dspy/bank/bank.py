@@ -488,9 +488,9 @@ class MemoryBank:
         self._store.together(partial(writing.mark, ids=ids, name=reading.APPROVED, value="yes"), embedder=None)
         return self.get(id)
 
-    def reject(self, id: str, *, note: str = "") -> Removal:
+    def reject(self, id: str, *, note: str = "", dry_run: bool = False) -> Removal:
         """``delete`` an item or experience that you do not trust: what nearly says the same is held from now on."""
-        return self.delete(id, note=note or "rejected")
+        return self.delete(id, note=note or "rejected", dry_run=dry_run)
 
     def delete(self, id: str, *, note: str = "", dry_run: bool = False) -> Removal:
         """Remove an item, an experience with its items, or pending rollouts; the history of the first two stays.
