@@ -270,8 +270,8 @@ class TrustConfig(_Config):
     """Which sources of lessons are trusted, and how far."""
 
     origins: dict[str, Level] = {}
-    """Origin, or a pattern such as ``env:*``, -> level. ``held``: not shown until ``bank approve``; ``learned``: shown,
-    without the cap; ``owner``: as what you write yourself."""
+    """Origin, or a pattern such as ``env:*``, -> level; the longest that matches counts. ``held``: not shown until
+    ``bank approve``; ``learned``: shown, without the cap; ``owner``: as what you write yourself."""
     default: Level = "learned"
     """Level of other origins than those above, your own, and environments, which are code that you chose; but
     ``env:web`` shows what strangers write."""
@@ -294,7 +294,7 @@ class TrustConfig(_Config):
     def _named(self, origin: str) -> Level | None:
         patterns = [each for each in self.origins if fnmatchcase(origin, each)]
         if patterns:
-            return self.origins[max(patterns, key=lambda each: (each == origin, len(each)))]
+            return self.origins[max(patterns, key=len)]
         return _known_level(origin)
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from rb_dspy import ItemDraft, TrustConfig
+from rb_dspy import ItemDraft, RetrieveConfig, TrustConfig
 from rb_dspy.bank import MemoryBank
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Experience, MemoryDraft, MemoryItem, Verdict
+from rb_dspy.steps import Retrieve
 from tests.bank.helpers import a_rollout, a_task, add, open_bank
 
 STRICT = TrustConfig(origins={"env:web": "held", "mail:*": "held", "mail:boss": "owner"})
@@ -170,6 +171,24 @@ def test_a_lesson_that_repeats_a_better_one_comes_last(place: str | Path | None)
         assert f"{near[0]}!" in shown(bank, query, k=2)
 
 
+def test_the_owners_words_are_not_put_off_by_a_copy_that_ranks_above_them() -> None:
+    text = "Sort the table by its second column, says page"
+    with open_bank() as bank:
+        bank.add("Sort", f"{text} 1")
+        tell(bank, "t1", f"{text} 2")
+        tell(bank, "t2", "Sort numbers as numbers.")
+        assert shown(bank, f"Sort {text} 2", k=2) == [f"{text} 2", f"{text} 1"]
+
+
+@pytest.mark.parametrize(("origin", "number"), [("mail:x", 2), ("caller", 1)])
+def test_a_stranger_pushes_nobody_out_by_its_score(origin: str, number: int) -> None:
+    query = "Sort the table of the accounts by its second column"
+    with open_bank() as bank:
+        tell(bank, "t1", "Sort the accounts.")
+        tell(bank, "t2", f"{query}.", origin=origin)
+        assert len(Retrieve(RetrieveConfig())(a_task("t3", query), bank).items) == number
+
+
 def test_origins(bank: MemoryBank) -> None:
     first = tell(bank, "t1", "Sort it.", "Feed the cat.", origin="mail:x")
     tell(bank, "t2", "Count it.", shown=first.items)
@@ -286,8 +305,10 @@ def test_other_kinds_of_items(place: str | Path | None) -> None:
         assert stored.items == (case, bullet, lesson)
         assert (case.kind, case.data, case.content) == ("case", {"steps": [1, 2]}, long.strip())
         assert len({each.id for each in bank.items()}) == 3
-        (nearest,) = bank.retrieve("Sort the numbers.", unit="item")
-        assert nearest.items[0] in (bullet, case)  # what is embedded says just this
+        scores = {each.items[0].kind: each.score for each in bank.retrieve("Sort the numbers.", 3, unit="item")}
+        assert scores["case"] == pytest.approx(1, abs=1e-3)  # its title is embedded, not its content,
+        assert scores["bullet"] == pytest.approx(1, abs=1e-3)  # of a bullet only the content
+        assert scores["lesson"] < 0.99
         edited = bank.edit(case.id, title="sort the words")
         assert (edited.kind, edited.data, edited.content) == (case.kind, case.data, case.content)
         assert bank.doctor() == []
