@@ -6,11 +6,12 @@ import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
 
+from rb_dspy.bank.store.commits import GroupCommit
 from rb_dspy.errors import StorageError
 from tests.bank.helpers import add, finish, open_bank, start
 
@@ -111,6 +112,7 @@ def test_three_processes(url: str | Path) -> None:
 def test_a_fork_must_open_the_bank_again(url: str | Path) -> None:
     code = """
 import os, sys, tests.bank.helpers as h
+from rb_dspy.bank.store.commits import GroupCommit
 from rb_dspy.errors import StorageError
 bank = h.open_bank(sys.argv[1])
 child = os.fork()
@@ -159,3 +161,24 @@ def test_of_appends_that_share_a_transaction_only_the_one_that_fails_is_undone(t
         assert errors == [type(None), type(None), StorageError, *[type(None)] * 3]
         assert bank.seen_tasks() == {"t0", "t1", "t2", "t4", "t5", "t6"}
         assert bank.doctor() == []
+
+
+def test_an_interrupted_write_is_not_done_later_and_those_that_wait_are() -> None:
+    commits = GroupCommit(lambda: nullcontext(sqlite3.connect(":memory:")))
+    begun, queued, calls = threading.Event(), threading.Event(), []
+
+    def interrupted(connection: object) -> None:
+        calls.append(connection)
+        begun.set()
+        queued.wait(10)
+        raise KeyboardInterrupt
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(commits.run, interrupted)
+        begun.wait(10)
+        second = pool.submit(commits.run, lambda connection: "done")
+        time.sleep(0.1)
+        queued.set()
+        assert isinstance(first.exception(10), KeyboardInterrupt)
+        assert second.result(10) == "done"
+    assert len(calls) == 1

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields
 from functools import partial
 from operator import itemgetter
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from rb_dspy.bank.store.base import (
     Entry,
@@ -23,6 +22,7 @@ from rb_dspy.bank.store.base import (
     Unit,
     UseRow,
 )
+from rb_dspy.bank.store.commits import GroupCommit, Result
 from rb_dspy.bank.store.embedders import (
     add_vectors,
     check_embedder,
@@ -43,8 +43,6 @@ _INDEX_PAGE = 5_000
 """Rows of the index read per page."""
 
 Database = SqliteDatabase | PostgresDatabase
-
-Result = TypeVar("Result")
 
 
 class SqlReader:
@@ -264,16 +262,6 @@ class SqlWriter(SqlReader):
 _PENDING = " AND ".join(("scope_id = :scope", *(f"{name} = :{name}" for name in PendingKey._fields)))
 
 
-class _Job(Generic[Result]):
-    """Work that waits for a transaction."""
-
-    def __init__(self, work: Callable[[SqlWriter], Result], embedder: tuple[str, int] | None) -> None:
-        self.work = work
-        self.embedder = embedder
-        self.results: list[Result] = []
-        self.error: Exception | None = None
-
-
 class SqlScope(SqlReader):
     """A scope of a database."""
 
@@ -283,9 +271,7 @@ class SqlScope(SqlReader):
         self.name = name
         self.location = database.location
         self.database = database
-        self._waiting: list[_Job[Any]] = []
-        self._adding = threading.Lock()
-        self._turn = threading.Lock()
+        self._commits = GroupCommit(partial(database.writing, scope_id))
 
     def now(self) -> SqlReader:
         """Reads of the present state, each on its own."""
@@ -306,63 +292,8 @@ class SqlScope(SqlReader):
             yield self._writer(connection, embedder)
 
     def together(self, work: Callable[[SqlWriter], Result], *, embedder: tuple[str, int] | None) -> Result:
-        """Do ``work`` in a transaction that it may share with what waits in other threads: one commit for all of them.
-
-        When this returns, it is committed. If the shared transaction fails, each work is repeated in one of its own, so
-        only the one that fails raises. See ``write``.
-        """
-        job = _Job(work, embedder)
-        with self._adding:
-            self._waiting.append(job)
-        try:
-            with self._turn:
-                if not job.results and job.error is None:
-                    self._commit_waiting()
-        finally:  # interrupted: nobody may do it later
-            with self._adding:
-                self._waiting = [each for each in self._waiting if each is not job]
-        if job.error is not None:
-            raise job.error
-        return job.results[0]
-
-    def _commit_waiting(self) -> None:
-        """Do all work that waits now. What a stopped thread has not done goes back to those that wait."""
-        with self._adding:
-            jobs, self._waiting = self._waiting, []
-        left = jobs
-        try:
-            if len(jobs) > 1 and self._is_done(jobs):
-                left = []
-            while left:
-                self._commit_alone(left[0])
-                left = left[1:]
-        finally:
-            with self._adding:
-                self._waiting = [*left, *self._waiting]
-
-    def _is_done(self, jobs: Sequence[_Job[Any]]) -> bool:
-        """Do all of ``jobs`` in one transaction. False if nothing is stored because one of them failed."""
-        results, begun = [], False
-        try:
-            with self.database.writing(self.id) as connection:
-                begun = True
-                for job in jobs:
-                    results.append(job.work(self._writer(connection, job.embedder)))
-        except Exception as exc:  # noqa: BLE001  their threads raise it, or the one that fails alone raises its own
-            for job in () if begun else jobs:  # the bank cannot be written: nobody waits for that again
-                job.error = exc
-            return not begun
-        for job, result in zip(jobs, results, strict=True):
-            job.results.append(result)
-        return True
-
-    def _commit_alone(self, job: _Job[Any]) -> None:
-        try:
-            with self.database.writing(self.id) as connection:
-                result = job.work(self._writer(connection, job.embedder))
-            job.results.append(result)
-        except Exception as exc:  # noqa: BLE001  its own thread raises it
-            job.error = exc
+        """Do ``work`` in a transaction that it may share with others; see ``GroupCommit.run`` and ``write``."""
+        return self._commits.run(lambda connection: work(self._writer(connection, embedder)))
 
     def _writer(self, connection: Connection, embedder: tuple[str, int] | None) -> SqlWriter:
         if embedder is not None:
