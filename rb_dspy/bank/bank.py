@@ -407,9 +407,10 @@ class MemoryBank:
             return reading.uses_of(reader, ids)
 
     def marks(self, id: str) -> dict[str, str]:
-        """The marks of an item or experience: name -> value."""
+        """The marks of an item or experience: name -> value. Raises ``InputError`` if the id is unknown."""
+        self.get(id)
         with self._store.reading() as reader:
-            return reading.marks_of(reader, _text("id", id))
+            return reading.marks_of(reader, id)
 
     def origins(self) -> list[Origin]:
         """Where the lessons come from: each origin with its level, its lessons, and how often they were shown."""
