@@ -278,8 +278,8 @@ class TrustConfig(_Config):
     cap: int | None = Field(default=1, ge=1)
     """Places of k that an origin gets which only has the default level; None: all."""
     near: float = Field(default=0.9, ge=0, le=2)
-    """Cosine from which two lessons say the same: such a lesson is held if the first was removed, and is shown after
-    all others if the first is shown. Above 1: never."""
+    """Cosine from which two lessons say the same: such a lesson is held if the first was removed, and lessons that say
+    the same leave one place of k to others. Above 1: never."""
     corroborate: int = Field(default=2, ge=1)
     """Other origins that must say the same as a held lesson for ``bank list --held`` to point it out."""
 

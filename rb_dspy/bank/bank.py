@@ -339,8 +339,8 @@ class MemoryBank:
 
         Filters are applied before ranking, so ``k`` results are returned whenever ``k`` exist. Equal scores (to 1e-5)
         are ordered newest first. Text beyond the embedder's limit is ignored. Held lessons are never returned; an
-        origin that ``trust`` does not name gets ``TrustConfig.cap`` results; an item that says the same as a better
-        one comes only if there are not ``k`` others.
+        origin that ``trust`` does not name gets ``TrustConfig.cap`` results; items that nearly say the same
+        leave one place to others.
 
         Args:
             query: A text, or a ``Task``: its key or instruction is the query, and lessons first learned from a task

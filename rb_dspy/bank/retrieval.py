@@ -28,7 +28,7 @@ _SMOOTHING = 60
 """The constant of reciprocal rank fusion (Cormack et al., 2009)."""
 
 _WIDEST = 64
-"""Candidates per result, among which those are sought that do not repeat a better one."""
+"""Candidates per result, among which one is sought that does not repeat the others."""
 
 _OWNER = LEVELS.index("owner")
 
@@ -168,9 +168,10 @@ class _Found:
 
 
 class _Results:
-    """Chooses from hits, best first. ``first``: the results; ``later``: those that say the same as a better one.
+    """Chooses from hits, best first. ``first``: the results; ``later``: what is only shown if there are not enough.
 
-    Several rows of one item become one result. An origin that is not trusted by name gets ``TrustConfig.cap`` places.
+    Several rows of one item become one result. Results that say the same get all places but one. An origin that is not
+    trusted by name gets ``TrustConfig.cap`` places.
     """
 
     def __init__(
@@ -203,6 +204,7 @@ class _Results:
         by_item = self._query.unit == "item"
         vectors = self._vectors(seqs) if by_item and len(hits) > 1 and self._trust.near <= 1 else {}
         places, seen = Counter[str](), set[str]()
+        most = max(1, self._query.k - 1)
         for hit, row, result in self._lessons(hits):
             if row.id in seen:
                 continue
@@ -216,8 +218,8 @@ class _Results:
                 continue
             places[row.origin] += is_capped
             seen.add(row.id)
-            if better is not None and better.standing >= found.standing:
-                found.better = better
+            found.better = better
+            if better is not None and better.repeats >= most and better.standing >= found.standing:
                 self.later.append(found)
                 continue
             self.first.append(found)

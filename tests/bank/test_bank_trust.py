@@ -156,7 +156,7 @@ def test_an_origin_that_is_not_named_gets_one_place(place: str | Path | None) ->
         assert len(shown(bank)) == 2
 
 
-def test_a_lesson_that_repeats_a_better_one_comes_last(place: str | Path | None) -> None:
+def test_lessons_that_say_the_same_leave_a_place_to_others(place: str | Path | None) -> None:
     near = [f"Sort the table by its second column, says page {number}" for number in range(6)]
     with open_bank(place) as bank:
         for number, text in enumerate(near):
@@ -166,7 +166,8 @@ def test_a_lesson_that_repeats_a_better_one_comes_last(place: str | Path | None)
         found = shown(bank, query, k=2)
         assert found[0] in near
         assert found[1] == "Sort numbers as numbers."
-        assert len(shown(bank, query, k=6)) == 6  # there is room for all
+        assert [text in near for text in shown(bank, query, k=4)] == [True, True, True, False]
+        assert len(shown(bank, query, k=7)) == 7  # there is room for all
         bank.add("Sort", f"{near[0]}!")  # the owner's own words are not put off by another's
         assert f"{near[0]}!" in shown(bank, query, k=2)
 
