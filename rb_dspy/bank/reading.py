@@ -85,9 +85,8 @@ def marked(reader: Reader, unit: Unit, name: str, ids: Collection[str] | None = 
     A mark is about what is there: a row that is added later, because the same was learned again, does not have it.
     """
     last: dict[str, list[Entry]] = {}
-    for entry in reader.journal(subjects=ids, kinds=["mark"]):
-        if entry.items == (name,):
-            last.setdefault(entry.subject, []).append(entry)
+    for entry in reader.journal(subjects=ids, item=name, kinds=["mark"]):
+        last.setdefault(entry.subject, []).append(entry)
     if not last:
         return {}
     rows = reader.items(ids=last, ended=True) if unit == "item" else reader.experiences(ids=last, ended=True)
@@ -211,7 +210,7 @@ def versions_of(reader: Reader, id: str, *, earlier: bool = True, later: bool = 
     while new:
         edits = reader.journal(subjects=new, kinds=["edit"]) if later else []
         if earlier:
-            edits += [entry for each in new for entry in reader.journal(item=each)]
+            edits += [entry for each in new for entry in reader.journal(item=each, kinds=["edit"])]
         new = {each for entry in edits for each in (entry.subject, *entry.items)} - ids
         ids |= new
     return ids

@@ -142,7 +142,9 @@ def _current(reader: Reader, batch: Sequence[NewExperience]) -> list[NewExperien
         row = latest(reader, new.id) if new.id in stored else None
         if row is not None and row.ended is None and _is_corrected(row, new.draft.task, new.draft.trajectories):
             # what was edited is in the owner's words
-            edited = [item for item in reader.items(experiences={row.seq}) if reader.journal(item=item.id)]
+            edited = [
+                item for item in reader.items(experiences={row.seq}) if reader.journal(item=item.id, kinds=["edit"])
+            ]
             items = tuple({item.id: item for item in (*edited, *new.items)}.values())
             new = replace(new, row=replace(new.row, id=corrected_id(row.id)), items=items, corrects=row.id)
         elif row is not None:

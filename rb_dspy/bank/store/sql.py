@@ -124,13 +124,12 @@ class SqlReader:
         item: str | None = None,
         kinds: Collection[ChangeKind] = (),
     ) -> list[Entry]:
-        """``item``: only edits to this item; ``kinds``: only of these kinds."""
-        edited = {"item_ids": json.dumps([item])} if item is not None else {}
-        wanted = ["edit"] if item is not None else kinds
+        """``kinds``: only of these kinds; ``item``: only edits to this item, or marks of this name."""
+        equal = {"subject": subjects, "item_ids": None if item is None else json.dumps([item])}
         columns = "seq, subject, kind, item_ids, note, created_at"
-        # literals, for the partial indexes
-        also = f"kind IN ({', '.join(map(repr, wanted))}) AND kind <> 'append'" if wanted else ""
-        rows = self._select("journal", columns, {"subject": subjects, **edited}, "seq, subject", also=also)
+        # literals, for the partial index
+        also = f"kind IN ({', '.join(map(repr, kinds))}) AND kind <> 'append'" if kinds else ""
+        rows = self._select("journal", columns, equal, "seq, subject", also=also)
         return [Entry(row[0], row[1], row[2], tuple(json.loads(row[3])), row[4], row[5]) for row in rows]
 
     def snapshots(self) -> list[SnapshotRow]:
@@ -176,10 +175,11 @@ class SqlReader:
         statement = f"SELECT {columns} FROM {table} WHERE {' AND '.join(['scope_id = :scope', *parts])}"
         if group:
             return self._rows(f"{statement} GROUP BY {', '.join(group)}", **values)
-        if not lists:  # else SQLite would read the whole scope in this order
+        is_few = bool(lists or also)
+        if not is_few:  # else SQLite would read the whole scope in this order
             statement += f" ORDER BY {order}"
         rows = self._rows(statement, **values)
-        return sorted(rows, key=itemgetter(0, 1)) if lists else rows
+        return sorted(rows, key=itemgetter(0, 1)) if is_few else rows
 
     def _rows(self, statement: str, **values: Any) -> list[Any]:
         with self._reading() as connection:
