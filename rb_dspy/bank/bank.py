@@ -274,7 +274,7 @@ class MemoryBank:
         record = partial(
             writing.record, task=task, rollout=trajectory, run_id=run_id, shown=ids, origin=origin, place=self._place
         )
-        self._store.together(record, embedder=None)
+        self._store.together(writing.each, record)
 
     def record_failure(
         self, task: Task, error: str, *, run_id: str = "", trajectories: Sequence[Trajectory] | None = None
@@ -476,7 +476,8 @@ class MemoryBank:
         if value is not None and (not isinstance(value, str) or not value.strip() or len(value) > _ERROR):
             raise InputError(f"mark {name}: value {value!r:.40}: expected 1 to {_ERROR:,} characters, or None")
         self.get(id)
-        self._store.together(partial(writing.mark, ids=[id], name=name, value=normalize(value or "")), embedder=None)
+        with self._store.write() as writer:
+            writing.mark(writer, [id], name, normalize(value or ""))
 
     def approve(self, id: str) -> MemoryItem | Experience:
         """Trust an item, or an experience and its items, as if you had written it: held lessons are shown from now on.
@@ -486,7 +487,8 @@ class MemoryBank:
         """
         found = self.get(id)
         ids = [id] if isinstance(found, MemoryItem) else [id, *(item.id for item in found.items)]
-        self._store.together(partial(writing.mark, ids=ids, name=reading.APPROVED, value="yes"), embedder=None)
+        with self._store.write() as writer:
+            writing.mark(writer, ids, reading.APPROVED, "yes")
         return self.get(id)
 
     def reject(self, id: str, *, note: str = "", dry_run: bool = False) -> Removal:
@@ -725,9 +727,11 @@ class MemoryBank:
 
     def _written(self, new: admission.NewExperience, written: writing.Written) -> Experience:
         """The experience that was just stored; only lessons that other experiences gave too are read."""
-        given = [(row, written.row) for row in written.items]
-        with self._store.reading() as reader:
-            items = reading.written_items(reader, given, self.scope)
+        items = {row.id: reading.new_item(row, written.row, self.scope) for row in written.items}
+        if written.shared:
+            with self._store.reading() as reader:
+                present = reading.items_of(reader, written.shared, self.scope)
+            items = {id: present.get(id, item) for id, item in items.items()}
         return Experience(
             id=written.row.id,
             scope=self.scope,
@@ -735,7 +739,7 @@ class MemoryBank:
             task=new.draft.task,
             trajectories=new.draft.trajectories,
             verdicts=new.draft.verdicts,
-            items=tuple(items),
+            items=tuple(items.values()),
             run_id=written.row.run_id,
             note=written.row.note,
             origin=written.row.origin,

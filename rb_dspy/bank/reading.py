@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -65,18 +64,14 @@ def as_items(
     rows: dict[str, list[tuple[ItemRow, ExperienceRow]]] = {}
     for each in sorted(given, key=lambda pair: pair[0].learned):
         rows.setdefault(each[0].id, []).append(each)
-    if approved is None:
+    if approved is None and rows:
         approved = marked(reader, "item", APPROVED).keys()
-    return {id: _item(each, scope, approved) for id, each in rows.items()}
+    return {id: _item(each, scope, approved or ()) for id, each in rows.items()}
 
 
-def written_items(reader: Reader, given: ItemRows, scope: str) -> list[MemoryItem]:
-    """The items of an experience that was just stored, in its order; lessons that were there before are read."""
-    rows = reader.items(ids={row.id for row, _ in given})
-    shared = Counter(row.id for row in rows)
-    alone = {row.id: _item([(row, giver)], scope, ()) for row, giver in given if shared[row.id] == 1}
-    others = items_of(reader, {row.id for row, _ in given} - alone.keys(), scope)
-    return [(alone | others)[row.id] for row, _ in given if row.id in alone or row.id in others]
+def new_item(row: ItemRow, giver: ExperienceRow, scope: str) -> MemoryItem:
+    """The item of a row that was just stored, if no other experience gave it."""
+    return _item([(row, giver)], scope, ())
 
 
 def marked(reader: Reader, unit: Unit, name: str, ids: Collection[str] | None = None) -> dict[int, str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from typing import Literal, NamedTuple
 
@@ -57,6 +57,15 @@ class Written(NamedTuple):
     row: ExperienceRow
     items: tuple[ItemRow, ...]
     shown: tuple[str, ...]
+    shared: frozenset[str]
+    """The ids of those items that other experiences gave, too."""
+
+
+class _Page(NamedTuple):
+    """Experiences to store; and by id, the vector of the instruction, then those of the items."""
+
+    news: list[NewExperience]
+    vectors: dict[str, list[Vectors]]
 
 
 def append(
@@ -102,8 +111,7 @@ def append(
             vectors = {new.id: [*islice(rows, 1 + len(new.items))] for new in fresh}
             if guard:
                 page |= {new.id: new for new in _guarded(scope, fresh, vectors, trust.near)}
-        write = partial(_append, page=[*page.values()], vectors=vectors)
-        written = scope.together(write, embedder=key)
+        written = scope.together(_append, _Page([*page.values()], vectors), embedder=key)
     return ids, written
 
 
@@ -171,17 +179,19 @@ def _distinct(reader: Reader, batch: Sequence[NewExperience]) -> list[NewExperie
     return distinct
 
 
-def _append(writer: Writer, page: Sequence[NewExperience], vectors: dict[str, list[Vectors]]) -> dict[str, Written]:
+def _append(writer: Writer, pages: Sequence[_Page]) -> list[dict[str, Written]]:
     """Store experiences with their items, and remove their pending rollouts; stored or removed ones are skipped.
 
-    ``vectors``: by experience id, the vector of the instruction, then those of the items.
+    Returns for each page what was written, by id.
     """
-    stored = {row.id for row in writer.experiences(ids=[new.id for new in page], ended=True)}
-    fresh = [new for new in page if new.id not in stored]
+    page = [new for each in pages for new in each.news]
+    vectors = {id: rows for each in reversed(pages) for id, rows in each.vectors.items()}
+    stored = {row.id for row in writer.experiences(ids={new.id for new in page}, ended=True)}
+    fresh = [*{new.id: new for new in reversed(page) if new.id not in stored}.values()][::-1]
     later = {key for new in fresh if new.recorded for key in _corrections(writer, new)}
     writer.remove_pending([key for key in _covered(writer, page) if key not in later])
     if not fresh:
-        return {}
+        return [{} for _ in pages]
     for new in fresh:
         if new.id not in vectors:
             raise StorageError(f"experience {new.id} was purged meanwhile; append it again")
@@ -190,6 +200,8 @@ def _append(writer: Writer, page: Sequence[NewExperience], vectors: dict[str, li
     count = sum(1 + len(new.items) + len(new.marks) for new in fresh)
     seq = writer.allocate(count) - count
     levels = levels_of(writer, {id for new in fresh for id in new.draft.shown})
+    given = Counter(item.id for new in fresh for item in new.items)
+    given.update({row.id for row in writer.items(ids=given)})
     written: dict[str, Written] = {}
     units, uses, entries = list[tuple[Unit, int, Vectors]](), list[UseRow](), list[Entry]()
     for new in fresh:
@@ -218,7 +230,7 @@ def _append(writer: Writer, page: Sequence[NewExperience], vectors: dict[str, li
         for id, name, value in new.marks:
             seq += 1
             entries.append(Entry(seq, id, "mark", (name,), value, row.created_at))
-        written[new.id] = Written(row, items, shown)
+        written[new.id] = Written(row, items, shown, frozenset(item.id for item in items if given[item.id] > 1))
     writer.add(
         experiences=[each.row for each in written.values()],
         items=[item for each in written.values() for item in each.items],
@@ -226,7 +238,8 @@ def _append(writer: Writer, page: Sequence[NewExperience], vectors: dict[str, li
         uses=uses,
         entries=entries,
     )
-    return written
+    # two threads may have tried to store the same attempt
+    return [{new.id: written.pop(new.id) for new in each.news if new.id in written} for each in pages]
 
 
 def removed_rows(reader: Reader, most: int) -> list[int]:
@@ -350,6 +363,11 @@ def remove(writer: Writer, name: str, kind: Literal["delete", "rollback"], *, de
     return going.removal
 
 
+def each(writer: Writer, works: Sequence[Callable[[Writer], None]]) -> list[None]:
+    """Do one work after the other."""
+    return [work(writer) for work in works]
+
+
 def removed_since(location: str, task_id: str, id: str) -> InputError:
     """Return the error for an attempt that was learned from and removed."""
     return InputError(
@@ -378,8 +396,8 @@ def _corrections(reader: Reader, new: NewExperience) -> Iterator[PendingKey]:
 
 def _covered(reader: Reader, page: Sequence[NewExperience]) -> list[PendingKey]:
     """Pending rollouts that these experiences include: in a run, all rollouts of the task."""
-    run_id, task_id = (page[0].row.run_id, page[0].row.task_id) if len(page) == 1 else (None, None)
-    waiting = {row.key for row in reader.pending(run_id=run_id, task_id=task_id, payload=False)}
+    runs, tasks = {new.row.run_id for new in page}, {new.row.task_id for new in page}
+    waiting = {row.key for row in reader.pending(run_id=runs, task_id=tasks, payload=False)}
     if not waiting:
         return []
     attempts = {(new.row.run_id, new.row.task_id) for new in page if new.row.run_id}

@@ -5,6 +5,7 @@ import os
 import sqlite3
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -167,16 +168,16 @@ def test_an_interrupted_write_is_not_done_later_and_those_that_wait_are() -> Non
     commits = GroupCommit(lambda: nullcontext(sqlite3.connect(":memory:")))
     begun, queued, calls = threading.Event(), threading.Event(), []
 
-    def interrupted(connection: object) -> None:
+    def interrupted(connection: object, items: Sequence[int]) -> list[str]:
         calls.append(connection)
         begun.set()
         queued.wait(10)
         raise KeyboardInterrupt
 
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(commits.run, interrupted)
+        first = pool.submit(commits.run, 1, interrupted, 1)
         begun.wait(10)
-        second = pool.submit(commits.run, lambda connection: "done")
+        second = pool.submit(commits.run, 2, lambda connection, items: ["done"], 1)
         time.sleep(0.1)
         queued.set()
         assert isinstance(first.exception(10), KeyboardInterrupt)

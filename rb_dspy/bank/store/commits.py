@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Generic, TypeVar
+from itertools import groupby
+from typing import Any, TypeVar
 
 from rb_dspy.bank.store.tables import Connection
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+Work = Callable[[Connection, Sequence[Item]], Sequence[Result]]
+"""Writes items, and returns a result for each."""
 
-class _Job(Generic[Result]):
-    """Work that waits for a transaction; then it has a result or an error."""
 
-    def __init__(self, work: Callable[[Connection], Result]) -> None:
+class _Job:
+    """An item that waits to be written; then it has a result or an error."""
+
+    def __init__(self, key: Hashable, work: Work[Any, Any], item: Any) -> None:
+        self.key = key
         self.work = work
-        self.results: list[Result] = []
+        self.item = item
+        self.results: list[Any] = []
         self.error: Exception | None = None
 
 
@@ -27,16 +34,17 @@ class GroupCommit:
     def __init__(self, writing: Callable[[], AbstractContextManager[Connection]]) -> None:
         """``writing`` opens a transaction, which is committed at its end."""
         self._writing = writing
-        self._waiting: list[_Job[Any]] = []
+        self._waiting: list[_Job] = []
         self._adding = threading.Lock()
         self._turn = threading.Lock()
 
-    def run(self, work: Callable[[Connection], Result]) -> Result:
-        """Do ``work`` in a transaction, and return its result when that is committed.
+    def run(self, key: Hashable, work: Work[Item, Result], item: Item) -> Result:
+        """Write ``item`` in a transaction, and return the result when that is committed.
 
-        If the shared transaction fails, each work is repeated in one of its own, so only the one that fails raises.
+        ``work`` is called once for items of the same ``key`` that wait together. If the shared transaction fails, each
+        item is written in one of its own, so only the one that fails raises.
         """
-        job = _Job(work)
+        job = _Job(key, work, item)
         with self._adding:
             self._waiting.append(job)
         try:
@@ -48,10 +56,11 @@ class GroupCommit:
                 self._waiting = [each for each in self._waiting if each is not job]
         if job.error is not None:
             raise job.error
-        return job.results[0]
+        result: Result = job.results[0]
+        return result
 
     def _commit_waiting(self) -> None:
-        """Do all work that waits now. What an interrupted thread has not done goes back to those that wait."""
+        """Write all that waits now. What an interrupted thread has not written goes back to what waits."""
         with self._adding:
             jobs, self._waiting = self._waiting, []
         left = jobs
@@ -65,14 +74,16 @@ class GroupCommit:
             with self._adding:
                 self._waiting = [*left, *self._waiting]
 
-    def _is_done(self, jobs: Sequence[_Job[Any]]) -> bool:
-        """Do all of ``jobs`` in one transaction. False if nothing is stored because one of them failed."""
-        results, begun = [], False
+    def _is_done(self, jobs: Sequence[_Job]) -> bool:
+        """Write all of ``jobs`` in one transaction. False if nothing is stored because one of them failed."""
+        groups = [list(group) for _, group in groupby(jobs, key=lambda job: job.key)]
+        results: list[Any] = []
+        begun = False
         try:
             with self._writing() as connection:
                 begun = True
-                for job in jobs:
-                    results.append(job.work(connection))
+                for group in groups:
+                    results += group[0].work(connection, [job.item for job in group])
         except Exception as exc:  # noqa: BLE001  their threads raise it, or the one that fails alone raises its own
             for job in () if begun else jobs:  # the bank cannot be written: nobody waits for that again
                 job.error = exc
@@ -81,10 +92,10 @@ class GroupCommit:
             job.results.append(result)
         return True
 
-    def _commit_alone(self, job: _Job[Any]) -> None:
+    def _commit_alone(self, job: _Job) -> None:
         try:
             with self._writing() as connection:
-                result = job.work(connection)
-            job.results.append(result)
+                results = job.work(connection, [job.item])
+            job.results.extend(results)
         except Exception as exc:  # noqa: BLE001  its own thread raises it
             job.error = exc

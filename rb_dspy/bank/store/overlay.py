@@ -151,10 +151,16 @@ class Overlay:
                 yield OverlayWriter(self.base.at(self.born), writer, self.born, hidden)
             self.hidden = hidden
 
-    def together(self, work: Callable[[Writer], W], *, embedder: tuple[str, int] | None) -> W:
+    def together(
+        self,
+        work: Callable[[Writer, Sequence[T]], Sequence[W]],
+        item: T,
+        *,
+        embedder: tuple[str, int] | None = None,
+    ) -> W:
         """As ``SqlScope.together``; nobody else writes to an overlay."""
         with self.write(embedder=embedder) as writer:
-            return work(writer)
+            return work(writer, [item])[0]
 
     def embedder(self) -> tuple[str, int] | None:
         own = self.own

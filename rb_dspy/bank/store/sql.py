@@ -22,7 +22,7 @@ from rb_dspy.bank.store.base import (
     Unit,
     UseRow,
 )
-from rb_dspy.bank.store.commits import GroupCommit, Result
+from rb_dspy.bank.store.commits import GroupCommit, Item, Result
 from rb_dspy.bank.store.embedders import (
     add_vectors,
     check_embedder,
@@ -137,7 +137,11 @@ class SqlReader:
         return [SnapshotRow(name, seq, created_at) for seq, name, created_at in rows]
 
     def pending(
-        self, *, run_id: str | None = None, task_id: str | None = None, payload: bool = True
+        self,
+        *,
+        run_id: str | Collection[str] | None = None,
+        task_id: str | Collection[str] | None = None,
+        payload: bool = True,
     ) -> list[PendingRow]:
         columns = "number, run_id, task_id, rollout_id, content, shown, created_at, origin, tries, error"
         columns += ", payload" if payload else ", NULL"
@@ -291,9 +295,20 @@ class SqlScope(SqlReader):
         with self.database.writing(None if exclusive else self.id) as connection:
             yield self._writer(connection, embedder)
 
-    def together(self, work: Callable[[SqlWriter], Result], *, embedder: tuple[str, int] | None) -> Result:
-        """Do ``work`` in a transaction that it may share with others; see ``GroupCommit.run`` and ``write``."""
-        return self._commits.run(lambda connection: work(self._writer(connection, embedder)))
+    def together(
+        self,
+        work: Callable[[SqlWriter, Sequence[Item]], Sequence[Result]],
+        item: Item,
+        *,
+        embedder: tuple[str, int] | None = None,
+    ) -> Result:
+        """Write ``item`` in a transaction, and by a call of ``work``, that it may share with others.
+
+        See ``GroupCommit.run`` and ``write``.
+        """
+        return self._commits.run(
+            (work, embedder), lambda connection, items: work(self._writer(connection, embedder), items), item
+        )
 
     def _writer(self, connection: Connection, embedder: tuple[str, int] | None) -> SqlWriter:
         if embedder is not None:
@@ -375,4 +390,4 @@ def open_scope(database: Database, name: str) -> SqlScope:
 
 
 def _values(row: Any) -> dict[str, Any]:
-    return {field.name: getattr(row, field.name) for field in fields(row)}
+    return {name: getattr(row, name) for name in row.__slots__}
