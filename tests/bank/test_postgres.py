@@ -303,7 +303,7 @@ class Odd(HashEmbedder):
 
 @pytest.mark.parametrize("embedder", [Odd(64), HashEmbedder(4_001)], ids=["odd id", "no index"])
 def test_any_embedder(postgres_url: str, embedder: HashEmbedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rb_dspy.bank.search.postgres._EXACT", 0)
+    exact_up_to(0, monkeypatch)
     with open_bank(postgres_url, embedder=embedder) as bank:
         for n in range(10):
             add(bank, f"t{n}", f"sort {n} numbers")
@@ -316,7 +316,33 @@ def test_any_embedder(postgres_url: str, embedder: HashEmbedder, monkeypatch: py
         assert bank.doctor() == []
 
 
-def test_each_embedder_has_its_own_index(postgres_url: str, postgres_server: PostgresServer) -> None:
+def exact_up_to(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No index up to this number of a scope."""
+    for module in ("search", "store"):
+        monkeypatch.setattr(f"rb_dspy.bank.{module}.postgres.MAX_EXACT", number)
+
+
+def test_the_index_is_made_when_a_scope_is_large(
+    postgres_url: str, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact_up_to(8, monkeypatch)
+    with open_bank(postgres_url) as bank, open_bank(postgres_url, "other") as other:
+        for n in range(5):
+            assert postgres_server.execute(INDEX, postgres_url) == []
+            add(bank, f"t{n}", f"sort {n} numbers")
+        add(other)  # the next write, in any scope
+        assert len(postgres_server.execute(INDEX, postgres_url)) == 1
+        assert bank.retrieve("sort 3 numbers")[0].task_id == "t3"
+    with open_bank(postgres_url) as bank:
+        add(bank, "t5", "sort 5 numbers")
+        assert len(postgres_server.execute(INDEX, postgres_url)) == 1
+
+
+def test_each_embedder_has_its_own_index(
+    postgres_url: str, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact_up_to(0, monkeypatch)
+
     def indexes() -> set[str]:
         query = "SELECT indexname FROM pg_indexes WHERE tablename = 'vectors' AND indexdef LIKE '%hnsw%'"
         return {row[0] for row in postgres_server.execute(query, postgres_url)}
@@ -409,7 +435,7 @@ def test_ten_rows_beside_twenty_thousand_of_another_scope(
         for statement in (f"DROP INDEX rb_dspy.{name}", FILL, index):  # faster than to add to the index row by row
             postgres_server.execute(statement, postgres_url)
         for most in (10_000, 0):  # numbers of a scope up to which the index is not used
-            monkeypatch.setattr("rb_dspy.bank.search.postgres._EXACT", most)
+            exact_up_to(most, monkeypatch)
             for k in (5, 10):
                 hits = small.retrieve("turn to 0.3", k=k)
                 assert len(hits) == k

@@ -11,13 +11,10 @@ from sqlalchemy import Connection, bindparam, text
 
 from rb_dspy.bank.search.words import is_unspaced, query_words
 from rb_dspy.bank.store.base import HELD, Filter, Hit, Unit
-from rb_dspy.bank.store.postgres import MAX_INDEXED, PostgresDatabase
+from rb_dspy.bank.store.postgres import MAX_EXACT, MAX_INDEXED, PostgresDatabase
 from rb_dspy.bank.store.sql import SqlScope
 from rb_dspy.protocols import Vectors
 from rb_dspy.text import normalize
-
-_EXACT = 10_000
-"""Up to this number in a scope, vectors are compared one by one, which is exact; above, the index is used."""
 
 _MARGIN = 16
 """Extra rows requested from the index, because it compares in half precision and scores are rounded."""
@@ -62,7 +59,7 @@ class PostgresSearcher:
         near = f"{rows} ORDER BY CAST(vectors.data AS {half}) <#> CAST(:vector AS {half}), seq DESC LIMIT :most"
         best = "ORDER BY score DESC, seq DESC LIMIT :count"
         with self._reading() as (connection, mark):
-            if mark > _EXACT and count < mark and len(vector) <= MAX_INDEXED:
+            if mark > MAX_EXACT and count < mark and len(vector) <= MAX_INDEXED:
                 hits = _hits(connection, f"SELECT * FROM ({near}) AS near {best}", values)
                 if len(hits) >= count:
                     return hits

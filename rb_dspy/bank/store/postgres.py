@@ -23,6 +23,11 @@ from rb_dspy.text import UNSPACED, summary_line
 SCHEMA_NAME = "rb_dspy"
 """The PostgreSQL schema that holds the tables, so that their names do not collide with other tables."""
 
+MAX_EXACT = 10_000
+"""Up to this number in a scope, vectors are compared one by one, which is exact; above, by an index. Below, it is not
+made: it takes longer to keep than all else of an append.
+"""
+
 MAX_INDEXED = 4_000
 """Dimensions that pgvector can index in half precision; longer vectors are compared one by one."""
 
@@ -70,10 +75,13 @@ class PostgresDatabase:
         self._turn = threading.RLock()
         self._current = threading.local()
         self._has_embedder = False
+        self._is_large = False
+        self._is_indexed = False
         self._engine = _engine(target)
         reads: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._reads = self._engine.execution_options(**reads)
         self._writes = self._engine.execution_options(isolation_level="READ COMMITTED")
+        self._single = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         try:
             with self.reading() as connection:
                 schema = self._schema(connection)
@@ -81,6 +89,7 @@ class PostgresDatabase:
                 raise StorageError(f"{self.location}: has no bank; check the address, or open it with create=True")
             if not schema:
                 self._make_tables()
+                self._engine.dispose()  # its connections do not know the type of a vector yet
             elif schema < tables.SCHEMA:
                 self._migrate()
         except BaseException:
@@ -94,21 +103,25 @@ class PostgresDatabase:
         if current is not None:
             yield current
             return
-        with self._transaction(self._reads) as connection:
+        with self._transaction(self._single if once else self._reads) as connection:
             yield connection
 
     @contextmanager
     def writing(self, scope_id: int | None = None) -> Iterator[Connection]:
         self._check_open()
         with self._turn, self._transaction(self._writes) as connection:
-            # The first vectors bind the whole bank to their embedder, so until then all scopes take turns.
-            exclusive = scope_id is None or not self._has_embedder
+            # The first vectors bind the whole bank to their embedder, so until then all scopes take turns. They do
+            # so, too, when the index is made, in the first write after a scope has become large.
+            exclusive = scope_id is None or not self._has_embedder or (self._is_large and not self._is_indexed)
             connection.execute(_LOCK_BANK if exclusive else _LOCK_SCOPE, {"scope": scope_id})
             yield connection
+            if not self._is_large:
+                self._is_large = (connection.execute(_LARGEST).scalar_one() or 0) > MAX_EXACT
             embedder = embedders.embedder_of(connection) if exclusive else None
-            if embedder is not None:
+            if embedder is not None and self._is_large:
                 self._index_vectors(connection, *embedder)
         self._has_embedder |= embedder is not None
+        self._is_indexed |= embedder is not None and self._is_large
 
     def close(self) -> None:
         self._closed = True
@@ -255,6 +268,7 @@ class PostgresDatabase:
 
 _LOCK_BANK = text(f"SELECT pg_advisory_xact_lock({_LOCKS}, 0)")
 _LOCK_SCOPE = text(f"SELECT pg_advisory_xact_lock_shared({_LOCKS}, 0), pg_advisory_xact_lock({_LOCKS}, :scope)")
+_LARGEST = text("SELECT max(seq) FROM scopes")
 _EXISTS = text(f"SELECT to_regclass('{SCHEMA_NAME}.meta') IS NOT NULL")
 _SCHEMA_EXISTS = text(f"SELECT to_regnamespace('{SCHEMA_NAME}') IS NOT NULL")
 _TABLES = text(f"SELECT tablename FROM pg_tables WHERE schemaname = '{SCHEMA_NAME}'")
@@ -322,8 +336,9 @@ def _location(url: URL) -> str:
 
 def _engine(url: URL) -> Engine:
     try:
-        import pgvector  # noqa: F401
         import psycopg
+        from pgvector.psycopg import register_vector
+        from psycopg.types import TypeInfo
     except ImportError as exc:
         raise MissingDependency(
             "a bank in PostgreSQL needs psycopg and pgvector: run `pip install 'rb-dspy[postgres]'`"
@@ -348,6 +363,8 @@ def _engine(url: URL) -> Engine:
     @event.listens_for(engine, "connect")
     def prepare(connection: psycopg.Connection[Any], _: object) -> None:
         connection.execute(_SESSION)
+        if TypeInfo.fetch(connection, "halfvec"):
+            register_vector(connection)
         connection.commit()
 
     return engine
