@@ -94,11 +94,9 @@ def append(
     rest = iter(every)
     while batch := list(islice(rest, _BATCH)):
         page: dict[str, NewExperience] = {}
-        with scope.reading() as reader:
-            batch = _distinct(reader, batch) if foreign else _current(reader, batch)
-            for new in batch:
-                page.setdefault(new.id, new)
-            stored = {row.id for row in reader.experiences(ids=page, ended=True)}
+        batch, stored = _distinct(scope.now(), batch) if foreign else _current(scope.now(), batch)
+        for new in batch:
+            page.setdefault(new.id, new)
         ids += [new.id for new in batch]
         fresh = [new for new in page.values() if new.id not in stored]
         vectors: dict[str, list[Vectors]] = {}
@@ -119,9 +117,8 @@ def _guarded(
     scope: Scope, fresh: Iterable[NewExperience], vectors: dict[str, list[Vectors]], near: float
 ) -> Iterator[NewExperience]:
     """Hold the lessons whose cosine to a removed one is at least ``near``."""
-    with scope.reading() as reader:
-        gone = removed_rows(reader, _REMOVED) if near <= 1 else []
-        removed = [*scope.vectors("item", gone).values()] if gone else []
+    gone = removed_rows(scope.now(), _REMOVED) if near <= 1 else []
+    removed = [*scope.vectors("item", gone).values()] if gone else []
     for new in fresh:
         if removed and new.items:
             near_ones = (np.stack(vectors[new.id][1:]) @ np.stack(removed).T).max(axis=1) >= near - 1e-5
@@ -142,9 +139,17 @@ def latest(reader: Reader, id: str) -> ExperienceRow | None:
     return row
 
 
-def _current(reader: Reader, batch: Sequence[NewExperience]) -> list[NewExperience]:
-    """Give an attempt that is stored the id that it has now, or a new id if a person states another verdict."""
-    stored = {row.id for row in reader.experiences(ids={new.id for new in batch}, ended=True)}
+def _stored(reader: Reader, batch: Sequence[NewExperience]) -> set[str]:
+    """The ids of ``batch`` that are stored, or were removed."""
+    return {row.id for row in reader.experiences(ids={new.id for new in batch}, ended=True)}
+
+
+def _current(reader: Reader, batch: Sequence[NewExperience]) -> tuple[list[NewExperience], set[str]]:
+    """Give an attempt that is stored the id that it has now, or a new id if a person states another verdict.
+
+    Returns the batch, and ``_stored`` of it.
+    """
+    stored = _stored(reader, batch)
     current = []
     for new in batch:
         row = latest(reader, new.id) if new.id in stored else None
@@ -158,15 +163,18 @@ def _current(reader: Reader, batch: Sequence[NewExperience]) -> list[NewExperien
         elif row is not None:
             new = replace(new, row=replace(new.row, id=row.id))
         current.append(new)
-    return current
+    return current, _stored(reader, current) if stored else stored
 
 
 def _is_corrected(row: ExperienceRow | PendingRow, task: Task, rollouts: Sequence[Trajectory]) -> bool:
     return corrects(task, rollouts, unpack_rollouts(row.payload or b"", f"a rollout of {task.id}").trajectories)
 
 
-def _distinct(reader: Reader, batch: Sequence[NewExperience]) -> list[NewExperience]:
-    """Give an experience the id of its rollouts if other rollouts already have the id of its run and task."""
+def _distinct(reader: Reader, batch: Sequence[NewExperience]) -> tuple[list[NewExperience], set[str]]:
+    """Give an experience the id of its rollouts if other rollouts already have the id of its run and task.
+
+    Returns the batch, and ``_stored`` of it.
+    """
     contents: dict[str, str] = {}
     for row in reader.experiences(ids={new.id for new in batch}, ended=True, payload=True):
         stored = unpack_rollouts(row.payload or b"", f"experience {row.id}")
@@ -176,7 +184,7 @@ def _distinct(reader: Reader, batch: Sequence[NewExperience]) -> list[NewExperie
         content = identity(new.draft.task, new.draft.trajectories, run_id="")
         same = contents.setdefault(new.id, content) == content
         distinct.append(new if same else replace(new, row=replace(new.row, id=content)))
-    return distinct
+    return distinct, _stored(reader, distinct)
 
 
 def _append(writer: Writer, pages: Sequence[_Page]) -> list[dict[str, Written]]:
@@ -186,7 +194,7 @@ def _append(writer: Writer, pages: Sequence[_Page]) -> list[dict[str, Written]]:
     """
     page = [new for each in pages for new in each.news]
     vectors = {id: rows for each in reversed(pages) for id, rows in each.vectors.items()}
-    stored = {row.id for row in writer.experiences(ids={new.id for new in page}, ended=True)}
+    stored = _stored(writer, page)
     fresh = [*{new.id: new for new in reversed(page) if new.id not in stored}.values()][::-1]
     later = {key for new in fresh if new.recorded for key in _corrections(writer, new)}
     writer.remove_pending([key for key in _covered(writer, page) if key not in later])
