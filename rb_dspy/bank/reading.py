@@ -271,7 +271,7 @@ def _item(given: ItemRows, scope: str, approved: Collection[int]) -> MemoryItem:
         description=first.description,
         content=first.content,
         kind=first.kind,
-        data=json.loads(first.data),
+        data=json.loads(first.data) if first.data != "{}" else {},
         level="owner" if is_approved else LEVELS[max(row.level for row, _ in given)],
         polarity=first.polarity,
         provenances=tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, Self, get_args
@@ -121,7 +122,8 @@ def find(
         least = query.min_score
         passed = hits if least is None else [hit for hit in hits if hit.score >= least - 1e-5]
         is_all = len(passed) < count
-        with scope.reading() as reader:
+        # what is read of items is one statement
+        with nullcontext(scope.now()) if query.unit == "item" else scope.reading() as reader:
             found = _Results(reader, scope.name, searcher.vectors, trust, query, approved).load(passed)
         if is_all or len(found.first) >= query.k or (count >= _WIDEST * query.k and len(found) >= query.k):
             return found.best(query.k)
@@ -231,36 +233,31 @@ class _Results:
         """The hits that may be shown, with their rows."""
         seqs = [hit.seq for hit in hits]
         by_item = self._query.unit == "item"
+        rows: dict[int, tuple[ItemRow | ExperienceRow, ExperienceRow, Sequence[str]]]
         if by_item:
             given = self._reader.items_with_experiences(seqs=seqs)
-            rows: dict[int, ItemRow | ExperienceRow] = {row.seq: row for row, _ in given}
+            rows = {row.seq: (row, giver, [row.id]) for row, giver in given}
         else:
-            rows = {row.seq: row for row in self._reader.experiences(seqs=seqs)}
-            given = self._reader.items_with_experiences({row.id for row in self._reader.items(experiences=seqs)})
+            ids: dict[int, list[str]] = {}
+            for each in sorted(self._reader.items(experiences=seqs), key=lambda row: row.learned):
+                ids.setdefault(each.experience, []).append(each.id)
+            given = self._reader.items_with_experiences({id for every in ids.values() for id in every})
+            rows = {row.seq: (row, row, ids.get(row.seq, ())) for row in self._reader.experiences(seqs=seqs)}
         items = as_items(self._reader, given, self._scope, self._approved if by_item else None)
-        givers = {experience.seq: experience for _, experience in given}
-        ids: dict[int, list[str]] = {}
-        for each, _ in sorted(given, key=lambda pair: pair[0].learned):
-            ids.setdefault(each.experience, []).append(each.id)
         for hit in hits:
-            row = rows.get(hit.seq)
-            giver = givers.get(row.experience) if isinstance(row, ItemRow) else row
-            if row is None or giver is None:
+            if hit.seq not in rows:
                 continue
-            mine = [items[id] for id in ([row.id] if by_item else ids.get(hit.seq, ())) if id in items]
-            mine = [item for item in mine if self._query.is_shown(item)]
+            row, giver, lessons = rows[hit.seq]
+            mine = tuple(items[id] for id in lessons if id in items and self._query.is_shown(items[id]))
             if mine or (self._query.empty and not by_item):
-                yield (
-                    hit,
-                    row,
-                    Retrieved(
-                        score=hit.score,
-                        experience_id=giver.id,
-                        task_id=giver.task_id,
-                        instruction=giver.instruction,
-                        items=tuple(mine),
-                    ),
+                result = Retrieved(
+                    score=hit.score,
+                    experience_id=giver.id,
+                    task_id=giver.task_id,
+                    instruction=giver.instruction,
+                    items=mine,
                 )
+                yield hit, row, result
 
     def _better(self, found: _Found) -> _Found | None:
         """The result that says the same."""

@@ -199,7 +199,7 @@ def _admitted(line: _Line, ids: dict[str, str], trust: TrustConfig, origin: str,
     marks = {new.id: line.marks, **{id: item.marks for id, item in zip(new_ids, line.items, strict=True)}}
     return replace(
         new,
-        items=tuple(replace(item, level=LEVELS.index(levels[item.id])) for item in new.items),
+        items=tuple(item._replace(level=LEVELS.index(levels[item.id])) for item in new.items),
         held=frozenset(id for id, level in levels.items() if level == "held"),
         stated=True,
         marks=tuple((id, name, value) for id, each in marks.items() for name, value in each.items()),

@@ -124,7 +124,7 @@ def _guarded(
             near_ones = (np.stack(vectors[new.id][1:]) @ np.stack(removed).T).max(axis=1) >= near - 1e-5
             held = [item.id for item, is_near in zip(new.items, near_ones, strict=True) if is_near]
             why = f"held, because nearly the same was removed before: {', '.join(held)}" if held else ""
-            row = replace(new.row, note="; ".join(filter(None, [new.row.note, why])))
+            row = new.row._replace(note="; ".join(filter(None, [new.row.note, why])))
             new = replace(new, row=row, held=frozenset(held))
         yield new
 
@@ -159,9 +159,9 @@ def _current(reader: Reader, batch: Sequence[NewExperience]) -> tuple[list[NewEx
                 item for item in reader.items(experiences={row.seq}) if reader.journal(item=item.id, kinds=["edit"])
             ]
             items = tuple({item.id: item for item in (*edited, *new.items)}.values())
-            new = replace(new, row=replace(new.row, id=corrected_id(row.id)), items=items, corrects=row.id)
+            new = replace(new, row=new.row._replace(id=corrected_id(row.id)), items=items, corrects=row.id)
         elif row is not None:
-            new = replace(new, row=replace(new.row, id=row.id))
+            new = replace(new, row=new.row._replace(id=row.id))
         current.append(new)
     return current, _stored(reader, current) if stored else stored
 
@@ -183,7 +183,7 @@ def _distinct(reader: Reader, batch: Sequence[NewExperience]) -> tuple[list[NewE
     for new in batch:
         content = identity(new.draft.task, new.draft.trajectories, run_id="")
         same = contents.setdefault(new.id, content) == content
-        distinct.append(new if same else replace(new, row=replace(new.row, id=content)))
+        distinct.append(new if same else replace(new, row=new.row._replace(id=content)))
     return distinct, _stored(reader, distinct)
 
 
@@ -215,10 +215,9 @@ def _append(writer: Writer, pages: Sequence[_Page]) -> list[dict[str, Written]]:
     for new in fresh:
         shown = tuple(dict.fromkeys(new.draft.shown))
         level = min([new.row.level, *(levels[id] for id in shown if id in levels and not new.stated)])
-        row = replace(new.row, seq=seq + 1, level=level)
+        row = new.row._replace(seq=seq + 1, level=level)
         items = tuple(
-            replace(
-                item,
+            item._replace(
                 seq=n,
                 learned=n,
                 experience=row.seq,
@@ -331,8 +330,7 @@ def edit(writer: Writer, id: str, new: ItemRow, vector: Vectors, note: str, loca
     moved = [row for row in before if row.experience not in there]
     last = writer.allocate(1 + len(moved))
     rows = [
-        replace(
-            row,
+        row._replace(
             seq=last - len(moved) + n,
             id=new.id,
             title=new.title,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -139,7 +138,10 @@ def test_later_rows_are_found_at_once_and_then_taken_into_the_cells() -> None:
 
 
 def test_a_failed_build_leaves_exact_search(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setitem(sys.modules, "faiss", None)
+    def fails(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("faiss.Kmeans", fails)
     index, exact = VectorIndex(EXACT), exact_index()
     index.add(rows(1, ROWS))
     with caplog.at_level(logging.WARNING, "rb_dspy.bank"):

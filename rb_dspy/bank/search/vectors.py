@@ -24,6 +24,12 @@ _DIGITS = 5
 _SHARE = 8
 """Search is exact if fewer than one candidate in this many passes the filter."""
 
+_MANY = 2_000
+"""Rows from which on FAISS is faster than numpy."""
+
+_MARGIN = 16
+"""Rows looked at beyond those requested, in case some do not pass the filter or have equal scores."""
+
 _OUT = -2.0
 """The score of a row that may not be returned; cosines are at least -1."""
 
@@ -98,8 +104,23 @@ class VectorIndex:
 
     def _search(self, rows: _Rows, vector: Vectors, count: int, only: Filter) -> list[Hit]:
         born = rows.count if only.at is None else int(np.searchsorted(rows.seqs[: rows.count], only.at, side="right"))
-        scores = np.round(rows.vectors[:born] @ vector, _DIGITS)
-        scores[~self._allowed(rows, born, only)] = _OUT
+        few = count + _MARGIN
+        if _MANY < born > few:  # most rows pass, as a rule, so the first of all, by a faster library, are enough
+            import faiss
+
+            nearest = faiss.knn(vector[None], rows.vectors[:born], few, metric=faiss.METRIC_INNER_PRODUCT)
+            least, places = nearest[0][0, -1], np.sort(nearest[1][0])
+            hits = self._compared(_taken(rows, places), few, vector, count, only)
+            if len(hits) == count and (not count or hits[-1].score > least + 10**-_DIGITS):
+                return hits
+        return self._compared(rows, born, vector, count, only)
+
+    def _compared(self, rows: _Rows, born: int, vector: Vectors, count: int, only: Filter) -> list[Hit]:
+        """Compare with each of the first ``born`` rows."""
+        scores = rows.vectors[:born] @ vector
+        allowed = self._allowed(rows, born, only)
+        if not allowed.all():
+            scores[~allowed] = _OUT
         return best(rows.seqs[:born], scores, count)
 
     def allowed(self, seqs: Sequence[int], only: Filter) -> list[bool]:
@@ -144,14 +165,16 @@ class VectorIndex:
 
 
 def best(seqs: NDArray[np.int64], scores: NDArray[np.float32], count: int) -> list[Hit]:
-    """The ``count`` best rows above ``_OUT``, best first; equal scores are ordered newest first."""
-    chosen = np.flatnonzero(scores > _OUT)
-    if count < len(chosen):
-        least = np.partition(scores[chosen], -count)[-count]
-        chosen = chosen[scores[chosen] >= least]
-    order = chosen[np.lexsort((-seqs[chosen], -scores[chosen]))[:count]]
+    """The ``count`` best rows above ``_OUT``, best first; scores are rounded, and equal ones ordered newest first."""
+    least = np.float32(_OUT)
+    if count < len(scores):
+        least = np.partition(scores, -count)[-count] - np.float32(10**-_DIGITS)  # others may be rounded to the same
+    chosen = np.flatnonzero((scores >= least) & (scores > _OUT)) if least <= _OUT else np.flatnonzero(scores >= least)
+    rounded = np.round(scores[chosen], _DIGITS)
+    order = np.lexsort((-seqs[chosen], -rounded))[:count]
     return [
-        Hit(seq, round(score, _DIGITS)) for seq, score in zip(seqs[order].tolist(), scores[order].tolist(), strict=True)
+        Hit(seq, round(score, _DIGITS))
+        for seq, score in zip(seqs[chosen[order]].tolist(), rounded[order].tolist(), strict=True)
     ]
 
 

@@ -18,8 +18,7 @@ Unit = Literal["experience", "item"]
 UNITS: tuple[Unit, ...] = ("experience", "item")
 
 
-@dataclass(frozen=True, slots=True)
-class ExperienceRow:
+class ExperienceRow(NamedTuple):
     """An experience. ``payload`` is None unless it was requested."""
 
     seq: int
@@ -40,8 +39,7 @@ class ExperienceRow:
     payload: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ItemRow:
+class ItemRow(NamedTuple):
     """An item of an experience; see the table ``items``."""
 
     seq: int
@@ -60,8 +58,7 @@ class ItemRow:
     level: int
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """An entry of the journal."""
 
     seq: int
@@ -72,8 +69,7 @@ class Entry:
     created_at: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotRow:
+class SnapshotRow(NamedTuple):
     """A named state."""
 
     name: str
@@ -99,8 +95,7 @@ class PendingKey(NamedTuple):
     content: str
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRow:
+class PendingRow(NamedTuple):
     """A rollout that is not learned from yet; ``shown`` are the ids of what its agent was shown."""
 
     key: PendingKey

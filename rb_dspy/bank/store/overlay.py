@@ -6,7 +6,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from rb_dspy.bank.store.base import Entry, ExperienceRow, IndexRow, ItemRow, PendingRow, SnapshotRow, Unit, UseRow
@@ -86,12 +85,7 @@ def visible(rows: Iterable[R], hidden: Mapping[int, int], mark: int, at: int | N
         if end is not None and at is not None and end > at:
             end = None
         if ended or end is None:
-            if end == row.ended:
-                yield row
-            elif isinstance(row, IndexRow):
-                yield row._replace(ended=end)
-            else:
-                yield replace(row, ended=end)
+            yield row if end == row.ended else row._replace(ended=end)
 
 
 class OverlayWriter(OverlayReader):

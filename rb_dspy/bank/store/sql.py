@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import fields
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -83,7 +82,7 @@ class SqlReader:
         experiences: Collection[int] | None = None,
     ) -> list[ItemRow]:
         equal = {"id": ids, "seq": seqs, "experience": experiences}
-        return [ItemRow(*row) for row in self._select("items", ", ".join(_ITEM), equal, "seq", ended)]
+        return [ItemRow._make(row) for row in self._select("items", ", ".join(_ITEM), equal, "seq", ended)]
 
     def items_with_experiences(
         self, ids: Collection[str] | None = None, *, seqs: Collection[int] | None = None
@@ -103,7 +102,10 @@ class SqlReader:
         values = {name: [*each] for name, each in (("ids", ids), ("seqs", seqs)) if each is not None}
         rows = [] if [] in values.values() else self._rows(statement, **values)
         number = len(_ITEM)
-        return [(ItemRow(*row[:number]), ExperienceRow(*row[number:])) for row in sorted(rows, key=itemgetter(0))]
+        return [
+            (ItemRow._make(row[:number]), ExperienceRow._make((*row[number:], None)))
+            for row in sorted(rows, key=itemgetter(0))
+        ]
 
     def tally(self, table: str, by: Sequence[str], *, ended: bool = False, run_id: str | None = None) -> Counter[Any]:
         """How many rows of ``experiences`` or ``items`` have the same values of the columns ``by``, by these values."""
@@ -190,9 +192,9 @@ class SqlReader:
             return run(connection, statement, {"scope": self._scope_id, "at": self._at, **values})
 
 
-_WHOLE = tuple(field.name for field in fields(ExperienceRow))
+_WHOLE = ExperienceRow._fields
 _EXPERIENCE = _WHOLE[:-1]  # without the payload
-_ITEM = tuple(field.name for field in fields(ItemRow))
+_ITEM = ItemRow._fields
 
 
 class SqlWriter(SqlReader):
@@ -216,11 +218,11 @@ class SqlWriter(SqlReader):
         uses: Sequence[UseRow] = (),
         entries: Sequence[Entry] = (),
     ) -> None:
-        self._insert("experiences", map(_values, experiences))
-        self._insert("items", map(_values, items))
+        self._insert("experiences", (row._asdict() for row in experiences))
+        self._insert("items", (row._asdict() for row in items))
         add_vectors(self._connection, self._embedder, [(self._scope_id, *row) for row in vectors])
         self._insert("uses", (each._asdict() | {"cited": int(each.cited)} for each in uses))
-        journal = [_values(row) for row in entries]
+        journal = [row._asdict() for row in entries]
         self._insert("journal", [each | {"item_ids": json.dumps(each.pop("items"))} for each in journal])
 
     def end(self, seqs: Collection[int], at: int) -> None:
@@ -257,7 +259,7 @@ class SqlWriter(SqlReader):
             self._rows(f"DELETE FROM pending WHERE {_PENDING}", **key._asdict())
 
     def add_snapshot(self, row: SnapshotRow) -> None:
-        self._insert("snapshots", [_values(row)])
+        self._insert("snapshots", [row._asdict()])
 
     def _insert(self, table: str, rows: Iterable[dict[str, Any]]) -> None:
         insert(self._connection, table, [{"scope_id": self._scope_id, **row} for row in rows])
@@ -387,7 +389,3 @@ def open_scope(database: Database, name: str) -> SqlScope:
             run(connection, "INSERT INTO scopes (name, seq) VALUES (:name, 0) ON CONFLICT DO NOTHING", values)
             rows = run(connection, query, values)
     return SqlScope(database, name, rows[0][0])
-
-
-def _values(row: Any) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in row.__slots__}
