@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -80,10 +80,12 @@ def checked_name(what: str, name: object) -> str:
     return name
 
 
-def admit(draft: ExperienceDraft, level: Level, *, created_at: str = "") -> NewExperience:
+def admit(
+    draft: ExperienceDraft, level: Level, *, created_at: str = "", items: Iterable[ItemRow] | None = None
+) -> NewExperience:
     """Convert a draft from an origin of ``level`` to an experience to be stored.
 
-    Lessons with the same text become one item.
+    Lessons with the same text become one item. ``items``: the lessons, if they are converted already.
 
     Raises ``InputError`` if task, trajectories and verdicts do not match, or a lesson has no title or no content.
     """
@@ -112,7 +114,8 @@ def admit(draft: ExperienceDraft, level: Level, *, created_at: str = "") -> NewE
         reward=_reward(draft),
         payload=pack_rollouts(task, draft.trajectories, draft.verdicts),
     )
-    return NewExperience(draft, row, tuple({item.id: item for item in map(new_item, draft.drafts)}.values()))
+    given = map(new_item, draft.drafts) if items is None else items
+    return NewExperience(draft, row, tuple({item.id: item for item in given}.values()))
 
 
 def _reward(draft: ExperienceDraft) -> float | None:
@@ -188,7 +191,7 @@ def new_item(draft: MemoryDraft) -> ItemRow:
         missing = "content" if title.strip() else "title"
         raise InputError(f"a lesson ({title[:40]!r}) has no {missing}; expected a title and a content")
     kind, data = (draft.kind, draft.data) if isinstance(draft, ItemDraft) else ("lesson", {})
-    packed = json.dumps(data, separators=(",", ":"), sort_keys=True)
+    packed = json.dumps(data, separators=(",", ":"), sort_keys=True) if data else "{}"
     id = item_id(title, description, content, kind, packed)
     return ItemRow(0, id, None, 0, 0, "", "success", title, description, content, kind, packed, "", HELD)
 
@@ -246,8 +249,11 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
 def _hash(*parts: object) -> str:
-    return sha256(json.dumps(parts, separators=(",", ":")).encode("ascii")).hexdigest()[:_DIGITS]
+    return sha256(_ENCODER.encode(parts).encode("ascii")).hexdigest()[:_DIGITS]
 
 
 def is_handwritten(task_id: str) -> bool:

@@ -174,7 +174,8 @@ def _admitted(line: _Line, ids: dict[str, str], trust: TrustConfig, origin: str,
         raise InputError(f"created_at {line.created_at[:40]!r}; expected an ISO 8601 time, or nothing") from None
     texts = {"title", "description", "content"}
     drafts = [checked_draft(item.model_dump(include=texts), item.kind, item.data) for item in line.items]
-    new_ids = [new_item(draft).id for draft in drafts]
+    rows = [new_item(draft) for draft in drafts]
+    new_ids = [row.id for row in rows]
     ids.update(zip((item.id for item in line.items), new_ids, strict=True))
     stated = f"the file names the origin {line.origin!r}" if line.origin and not own else ""
     draft = ExperienceDraft(
@@ -191,7 +192,7 @@ def _admitted(line: _Line, ids: dict[str, str], trust: TrustConfig, origin: str,
         cited=tuple(ids.get(id, id) for id in line.cited),
         reward=line.reward,
     )
-    new = admit(draft, line.level if own else trust.level(origin), created_at=line.created_at)
+    new = admit(draft, line.level if own else trust.level(origin), created_at=line.created_at, items=rows)
     ids[line.id] = new.id
     if not own:
         return new

@@ -10,6 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from filelock import FileLock
@@ -152,6 +153,10 @@ class SqliteDatabase:
 
     def _make_tables(self) -> None:
         """Create the tables if they are missing, and bring older ones to this schema."""
+        if self.path is None:
+            with self._turn(), self._connection() as connection, _copying:
+                _empty_bank().backup(connection)  # four times as fast as to make the tables
+            return
         exists = "SELECT 1 FROM sqlite_master WHERE name = 'meta'"
         with self.reading() as connection:
             is_there = connection.execute(exists).fetchone()
@@ -163,10 +168,7 @@ class SqliteDatabase:
         with self.writing() as connection:
             if connection.execute(exists).fetchone():  # another process was first
                 return
-            for definition in tables.definitions(**_TYPES):
-                connection.execute(definition)
-            embedders.set_meta(connection, schema=tables.SCHEMA, epoch=0)
-            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            _define(connection)
 
     def _migrate(self) -> None:
         """Bring an older bank to this schema; a copy of its file stays beside it."""
@@ -268,6 +270,25 @@ def _require_unused(path: Path) -> None:
             raise StorageError(f"{path}: is in use ({exc}); close it everywhere first") from None
         except sqlite3.DatabaseError:
             pass  # damaged, so it may be replaced
+
+
+def _define(connection: sqlite3.Connection) -> None:
+    """Create the tables."""
+    for definition in tables.definitions(**_TYPES):
+        connection.execute(definition)
+    embedders.set_meta(connection, schema=tables.SCHEMA, epoch=0)
+    connection.execute(f"PRAGMA application_id = {APPLICATION}")
+
+
+@cache
+def _empty_bank() -> sqlite3.Connection:
+    """An empty bank in memory, of which each other one in memory is a copy."""
+    connection = _connect(None, writable=True)
+    _define(connection)
+    return connection
+
+
+_copying = threading.Lock()
 
 
 @contextmanager
