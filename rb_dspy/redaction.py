@@ -70,7 +70,8 @@ def redact(text: str) -> str:
     for value in sorted(values, key=len, reverse=True):
         for written in {value, quote(value, safe=""), json.dumps(value)[1:-1]}:
             if written in text and not os.path.exists(value):  # GOOGLE_APPLICATION_CREDENTIALS names a file
-                word = rf"\b{value}\b" if value.isalpha() else re.escape(written)  # "postgres", not in "postgresql"
+                word = re.escape(written)
+                word = rf"\b{word}\b" if value.isalpha() else word  # "postgres", not in "postgresql"
                 text = re.sub(word, "[redacted]", text)
     return _NAMED.sub(r"\1[redacted]", _LOGIN.sub("[redacted]", _KEYS.sub("[redacted]", text)))
 

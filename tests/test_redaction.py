@@ -190,3 +190,9 @@ def test_the_time_is_linear(piece: str) -> None:
 )
 def test_passwords_of_addresses_are_masked(address: str, shown: str) -> None:
     assert without_secrets(address) == shown
+
+
+def test_the_written_forms_of_a_word_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAIL_PASSWORD", "Schlüsselbund")
+    for written in ("Schlüsselbund", "Schl%C3%BCsselbund", r"Schl\u00fcsselbund"):
+        assert redact(f"https://x.example/{written}/y") == "https://x.example/[redacted]/y"

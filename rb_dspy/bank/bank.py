@@ -727,7 +727,7 @@ class MemoryBank:
 
     def _written(self, new: admission.NewExperience, written: writing.Written) -> Experience:
         """The experience that was just stored; only lessons that other experiences gave too are read."""
-        items = {row.id: reading.new_item(row, written.row, self.scope) for row in written.items}
+        items = reading.as_items(self._store.now(), [(row, written.row) for row in written.items], self.scope, ())
         if written.shared:
             with self._store.reading() as reader:
                 present = reading.items_of(reader, written.shared, self.scope)

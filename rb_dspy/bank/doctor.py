@@ -9,8 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from rb_dspy.bank.admission import item_id, unpack_rollouts
-from rb_dspy.bank.reading import APPROVED, grouped, items_of, marked, payloads
+from rb_dspy.bank.admission import corrected_id, item_id, unpack_rollouts
+from rb_dspy.bank.reading import grouped, items_of, levels_of, payloads, uses_of
 from rb_dspy.bank.store.base import HELD, UNITS
 from rb_dspy.bank.store.embedders import unpacked
 from rb_dspy.bank.store.overlay import Reader, Scope
@@ -96,7 +96,8 @@ def stats(scope: Scope, reader: Reader, database: Database | None) -> BankStats:
     rows = reader.tally("items", ["id", "learned", "experience", "polarity"])
     items = {id: polarity for id, _, _, polarity in sorted(rows, key=lambda row: -row[1])}
     seqs = {seq for seq, *_ in experiences}
-    ended = reader.tally("experiences", ["seq"], ended=True).keys()
+    every = {id for (id,) in reader.tally("experiences", ["id"], ended=True)}
+    ended = {id for id in every if corrected_id(id) not in every}  # what was corrected was not removed
     removals = reader.journal(kinds=("delete", "rollback"))
     lost = {id for entry in removals for id in (entry.subject, *entry.items) if id.startswith("m")}
     embedder, dimension = scope.embedder() or ("", 0)
@@ -123,7 +124,7 @@ def origins(reader: Reader, trust: TrustConfig) -> list[Origin]:
     items = reader.tally("items", ["origin", "id"])
     held = _held_ids(reader)
     experiences = reader.tally("experiences", ["origin", "created_at"])
-    shown = Counter(use.subject for use in reader.uses())
+    shown = {id: len(uses) for id, uses in uses_of(reader, None).items()}
     found = []
     for name in {origin for origin, _ in (*items, *experiences)}:
         ids = [id for origin, id in items if origin == name]
@@ -136,7 +137,7 @@ def origins(reader: Reader, trust: TrustConfig) -> list[Origin]:
                 experiences=sum(times.values()),
                 lessons=len(ids),
                 held=sum(id in held for id in ids),
-                shown=sum(shown[id] for id in ids),
+                shown=sum(shown.get(id, 0) for id in ids),
                 last=max(times, default=""),
             )
         )
@@ -162,12 +163,8 @@ def held_items(scope: Scope, reader: Reader, trust: TrustConfig) -> list[HeldIte
 
 
 def _held_ids(reader: Reader) -> set[str]:
-    levels: dict[str, int] = {}
-    for id, level in reader.tally("items", ["id", "level"]):
-        levels[id] = max(level, levels.get(id, HELD))
-    ids = {id for id, level in levels.items() if level == HELD}
-    seqs = marked(reader, "item", APPROVED, ids) if ids else {}
-    return ids - {row.id for row in reader.items(seqs=seqs)}
+    ids = {id for id, level in reader.tally("items", ["id", "level"]) if level == HELD}
+    return {id for id, level in levels_of(reader, ids).items() if level == HELD}
 
 
 def findings(scope: Scope, reader: Reader, database: Database | None) -> list[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,9 @@ from rb_dspy.schema import Removal
 
 _SHORTEST = 4
 """A shorter text is part of ordinary words."""
+
+_PURGED = "purged"
+"""The name of marks and snapshots whose names had to go."""
 
 _KEPT = {"run_id", "task", "env", "template", "verdict", "stop_reason"}
 """Fields of a run's row that stay, also if its experience is purged."""
@@ -50,7 +53,7 @@ def purge(writer: SqlWriter, name: str) -> Purged:
     rows = writer.items(experiences={row.seq for row in experiences}, ended=True) + rows
     pending = source.pending(writer, ids=[row.id for row in experiences])
     ids = [*(row.id for row in experiences), *sorted(items)] if rows or experiences else []
-    removal = _delete(writer, experiences, rows, pending, ids)
+    removal = _delete(writer, experiences, rows, pending, [*ids, name] if ids else [])
     gone = {text for row in rows if row.id in removal.items for text in (row.title, row.description, row.content)}
     quoted = [text for text in gone if len(text) >= _SHORTEST]
     notes = [row for row in every.values() if row.note]
@@ -95,9 +98,12 @@ def purge_text(writer: SqlWriter, text: str) -> Purged:
     ]
     pending = grouped(row.key for row in waiting)
     writer.blank_notes(row.seq for row in writer.experiences(ended=True) if contains(row.note))
-    noted = [entry.subject for entry in writer.journal() if contains(entry.note)]
     ids = dict.fromkeys([*(row.id for row in experiences), *sorted(row.id for row in rows)])
-    removal = _delete(writer, experiences, rows, pending, [*ids], noted)
+    removal = _delete(writer, experiences, rows, pending, [*ids])
+    entries = [entry for entry in writer.journal() if contains((entry.note, entry.items))]
+    writer.blank([entry for entry in entries if not contains(entry.items)])
+    writer.blank([entry for entry in entries if contains(entry.items)], name=_PURGED)
+    writer.rename_snapshots({row.name: f"{_PURGED}-{row.seq}" for row in writer.snapshots() if contains(row.name)})
     return Purged(removal, contains, {(row.run_id, row.task_id) for row in experiences})
 
 
@@ -120,18 +126,16 @@ def _delete(
     rows: Collection[ItemRow],
     pending: Mapping[str, list[PendingKey]],
     ids: Collection[str],
-    noted: Iterable[str] = (),
 ) -> Removal:
-    """Delete rows and pending rollouts; blank the reasons of changes of ``noted``, and of what is deleted."""
+    """Delete rows and pending rollouts, and blank the notes and marks of what is deleted."""
     writer.remove_pending([key for keys in pending.values() for key in keys])
-    writer.delete(
-        {*(each.seq for each in experiences), *(row.seq for row in rows)},
-        notes_of=[*ids, *noted, *(row.id for row in rows)],
-    )
+    writer.delete({*(each.seq for each in experiences), *(row.seq for row in rows)})
+    stays = {row.id for row in writer.items(ids={row.id for row in rows})}
+    gone = [id for id in dict.fromkeys([*ids, *(row.id for row in rows)]) if id not in stays]
+    writer.blank(writer.journal(subjects=gone))
     if ids:
         last = writer.allocate(1)
-        writer.add(entries=[Entry(last, id, "purge", (), "", now()) for id in dict.fromkeys(ids)])
-    stays = {row.id for row in writer.items(ids={row.id for row in rows})}
+        writer.add(entries=[Entry(last, id, "purge", (), "", now()) for id in gone])
     return Removal(
         experiences=tuple(each.id for each in experiences),
         items=tuple(id for id in dict.fromkeys(row.id for row in rows) if id not in stays),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from rb_dspy.bank.admission import attempt_id, identity, unpack_rollouts
@@ -38,8 +37,6 @@ _log = logging.getLogger("rb_dspy.bank")
 _PAGE = 500
 """Experiences read per page."""
 
-_PLACE = attrgetter("learned")
-
 _OWNER = LEVELS.index("owner")
 
 APPROVED = "approved"
@@ -67,11 +64,6 @@ def as_items(
     if approved is None and rows:
         approved = marked(reader, "item", APPROVED).keys()
     return {id: _item(each, scope, approved or ()) for id, each in rows.items()}
-
-
-def new_item(row: ItemRow, giver: ExperienceRow, scope: str) -> MemoryItem:
-    """The item of a row that was just stored, if no other experience gave it."""
-    return _item([(row, giver)], scope, ())
 
 
 def marked(reader: Reader, unit: Unit, name: str, ids: Collection[str] | None = None) -> dict[int, str]:
@@ -102,8 +94,6 @@ def marks_of(reader: Reader, id: str) -> dict[str, str]:
 
 def levels_of(reader: Reader, ids: Collection[str]) -> dict[str, int]:
     """The levels of items and experiences by id; removed ones count as they were, purged ones are left out."""
-    if not ids:
-        return {}
     approved = marked(reader, "item", APPROVED, ids) | marked(reader, "experience", APPROVED, ids)
     levels: dict[bool, dict[str, int]] = {True: {}, False: {}}
     rows: list[ItemRow | ExperienceRow] = [*reader.items(ids=ids, ended=True)]
@@ -114,38 +104,60 @@ def levels_of(reader: Reader, ids: Collection[str]) -> dict[str, int]:
 
 
 def uses_of(reader: Reader, ids: Collection[str] | None) -> dict[str, Uses]:
-    """The uses of items and experiences, by their present id: an edit takes the uses along.
+    """The uses of items and experiences, by their present id: an edit takes the uses along that were before it.
 
-    Uses by experiences that were removed do not count.
+    Uses by experiences that were removed do not count. An id that is not present any more has its own.
     """
-    versions = {id: {id} if ids is None else versions_of(reader, id, later=False) for id in ids or ()}
-    subjects = None if ids is None else {each for every in versions.values() for each in every}
+    edits: dict[str, list[Entry]] = {}
+    for entry in reader.journal(kinds=["edit"]):
+        edits.setdefault(entry.subject, []).append(entry)
+    subjects = None if ids is None else {each for id in ids for each in versions_of(reader, id, later=False)}
     rows = reader.uses(subjects=subjects)
-    if ids is None:
-        later: dict[str, Sequence[str]] = current_ids(reader)
-        versions = {}
-        for subject in dict.fromkeys(row.subject for row in rows):
-            for id in later.get(subject, [subject]):
-                versions.setdefault(id, set()).add(subject)
     experiences = {row.seq: row for row in reader.experiences(seqs={row.experience for row in rows})}
-    by_subject: dict[str, list[Use]] = {}
+    present = {row.id for row in reader.items(ids=edits.keys() if ids is None else ids)}
+    learned: dict[str, list[int]] = {}
+    for item in reader.items(ids=edits, ended=True):
+        learned.setdefault(item.id, []).append(item.seq)
+    found: dict[str, list[Use]] = {id: [] for id in ids or ()}
     for row in rows:
         user = experiences.get(row.experience)
-        if user is not None:
-            use = Use(
-                experience_id=user.id,
-                task_id=user.task_id,
-                run_id=user.run_id,
-                place=row.place,
-                cited=row.cited,
-                label=user.label,
-                reward=user.reward,
-                seq=user.seq,
-            )
-            by_subject.setdefault(row.subject, []).append(use)
-    found = {id: [use for each in every for use in by_subject.get(each, ())] for id, every in versions.items()}
-    uses = {id: Uses(sorted(each, key=lambda use: use.seq)) for id, each in found.items()}
-    return uses if ids is not None else {id: each for id, each in uses.items() if each}
+        if user is None:
+            continue
+        use = Use(
+            experience_id=user.id,
+            task_id=user.task_id,
+            run_id=user.run_id,
+            place=row.place,
+            cited=row.cited,
+            label=user.label,
+            reward=user.reward,
+            seq=user.seq,
+        )
+        *earlier, last = _versions(row.subject, row.experience, edits, learned)
+        for id in {last, *(each for each in earlier if ids is not None and each not in present)}:
+            if ids is None or id in found:
+                found.setdefault(id, []).append(use)
+    return {id: Uses(sorted(each, key=lambda use: use.seq)) for id, each in found.items()}
+
+
+def _versions(
+    id: str, at: int, edits: Mapping[str, Sequence[Entry]], learned: Mapping[str, Sequence[int]]
+) -> list[str]:
+    """The ids that an item has had since ``at``, by edits in the order of their numbers.
+
+    An edit before ``at`` counts too, unless the same was ``learned`` again between them: the item was read before it.
+    """
+    ids, followed = [id], set[int]()
+
+    def follows(edit: Entry) -> bool:
+        again = any(edit.seq < seq <= at for seq in learned.get(ids[-1], ()))
+        return edit.seq not in followed and (edit.seq > at or not again)
+
+    while edit := next(filter(follows, edits.get(ids[-1], ())), None):
+        ids.append(edit.items[0])
+        followed.add(edit.seq)
+        at = max(at, edit.seq)
+    return ids
 
 
 def experiences_of(reader: Reader, rows: Iterable[ExperienceRow], scope: str) -> list[Experience]:
@@ -163,7 +175,11 @@ def experiences_of(reader: Reader, rows: Iterable[ExperienceRow], scope: str) ->
     return [
         _experience(
             row,
-            [items[each.id] for each in sorted(rows_of.get(row.seq, ()), key=_PLACE) if each.id in items],
+            [
+                items[each.id]
+                for each in sorted(rows_of.get(row.seq, ()), key=lambda each: each.learned)
+                if each.id in items
+            ],
             shown.get(row.seq, ()),
             scope,
             "owner" if row.seq in approved else LEVELS[row.level],
@@ -194,7 +210,8 @@ def snapshot_of(reader: Reader, row: SnapshotRow, scope: str) -> Snapshot:
     """Return a named state, which ``reader`` reads. Equal digests mean equal changes in the same order."""
     digest = sha256()
     for entry in reader.journal():
-        digest.update(repr((entry.seq, entry.kind, entry.subject, entry.items)).encode())
+        value = (entry.note,) if entry.kind == "mark" else ()
+        digest.update(repr((entry.seq, entry.kind, entry.subject, entry.items, *value)).encode())
     text = digest.hexdigest() if row.seq else ""
     return Snapshot(name=row.name, scope=scope, seq=row.seq, digest=text, created_at=row.created_at)
 

@@ -47,9 +47,6 @@ _BATCH = 500
 _REMOVED = 2_000
 """Removed lessons that a new one is compared with."""
 
-_CORRECTED = "corrected by"
-"""The note of an experience that another one replaces begins with this."""
-
 
 class Written(NamedTuple):
     """A stored experience, with the rows of its items."""
@@ -204,7 +201,7 @@ def _append(writer: Writer, pages: Sequence[_Page]) -> list[dict[str, Written]]:
         if new.id not in vectors:
             raise StorageError(f"experience {new.id} was purged meanwhile; append it again")
         if new.corrects:
-            remove(writer, new.corrects, "delete", descendants=False, note=f"{_CORRECTED} {new.id}")
+            remove(writer, new.corrects, "delete", descendants=False, note=f"corrected by {new.id}")
     count = sum(1 + len(new.items) + len(new.marks) for new in fresh)
     seq = writer.allocate(count) - count
     levels = levels_of(writer, {id for new in fresh for id in new.draft.shown})
@@ -251,7 +248,9 @@ def _append(writer: Writer, pages: Sequence[_Page]) -> list[dict[str, Written]]:
 
 def removed_rows(reader: Reader, most: int) -> list[int]:
     """The numbers of the last rows of lessons that were removed by a delete or a rollback, at most ``most``."""
-    entries = [entry for entry in reader.journal(kinds=("delete", "rollback")) if not entry.note.startswith(_CORRECTED)]
+    entries = reader.journal(kinds=("delete", "rollback"))
+    corrected = {row.id for row in reader.experiences(ids={corrected_id(each.subject) for each in entries}, ended=True)}
+    entries = [entry for entry in entries if corrected_id(entry.subject) not in corrected]
     subjects = {id for entry in entries for id in (entry.subject, *entry.items)}
     rows = {row.id: row.seq for row in reader.items(ids=subjects, ended=True)}
     present = {row.id for row in reader.items(ids=subjects)}
@@ -326,8 +325,10 @@ def edit(writer: Writer, id: str, new: ItemRow, vector: Vectors, note: str, loca
     before = writer.items(ids=[id])
     if not before:
         raise InputError(f"{location}: item {id[:40]!r} was changed or removed meanwhile; look at it again")
-    there = {row.experience for row in writer.items(ids=[new.id])}  # an experience contains a text only once
-    moved = [row for row in before if row.experience not in there]
+    same = {row.experience: row for row in writer.items(ids=[new.id])}  # an experience contains a text only once
+    moved = [row for row in before if row.experience not in same]
+    raised = [same[row.experience] for row in before if row.experience in same]
+    moved += [row for row in raised if row.level < LEVELS.index("owner")]
     last = writer.allocate(1 + len(moved))
     rows = [
         row._replace(
@@ -340,7 +341,7 @@ def edit(writer: Writer, id: str, new: ItemRow, vector: Vectors, note: str, loca
         )
         for n, row in enumerate(moved, 1)
     ]
-    writer.end([row.seq for row in before], last)
+    writer.end([row.seq for row in (*before, *moved)], last)
     entry = Entry(last, id, "edit", (new.id,), note, now())
     writer.add(items=rows, vectors=[("item", row.seq, vector) for row in rows], entries=[entry])
 

@@ -11,7 +11,8 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Experience, MemoryDraft, MemoryItem, Verdict
 from rb_dspy.steps import Retrieve
-from tests.bank.helpers import a_rollout, a_task, add, open_bank
+from rb_dspy.testing.embedder import HashEmbedder
+from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
 
 STRICT = TrustConfig(origins={"env:web": "held", "mail:*": "held", "mail:boss": "owner"})
 
@@ -329,3 +330,50 @@ def test_an_experience_without_lessons_is_found_if_asked_for(place: str | Path |
         assert [each.task_id for each in bank.retrieve("sort the numbers", 2)] == ["t2"]
         first, second = bank.retrieve("sort the numbers", 2, empty=True)
         assert (first.task_id, first.items, second.task_id) == ("t1", (), "t2")
+
+
+def test_a_deletion_with_any_note_holds_what_says_the_same(bank: MemoryBank) -> None:
+    words = a_draft("Use the search box", "Typing into search beats clicking through all categories of the shop.")
+    experience = bank.append(a_task("t1"), a_rollout("t1"), Verdict(label="success"), [words])
+    bank.delete(experience.id, note="corrected by hand")
+    near = a_draft("Use the search box", "Typing into search beats clicking through all categories of a shop.")
+    again = bank.append(a_task("t2"), a_rollout("t2"), Verdict(label="success"), [near], again=False)
+    assert [item.level for item in again.items] == ["held"]
+
+
+def test_an_edit_to_the_words_of_a_held_lesson_beside_it_raises_that() -> None:
+    bank = MemoryBank.open(None, scope="s", embedder=HashEmbedder(), trust=TrustConfig(default="held"))
+    drafts = [a_draft("One", "Do the first thing."), a_draft("Two", "Do the second thing.")]
+    made = bank.append(a_task("t1"), a_rollout("t1"), Verdict(label="success"), drafts, origin="mail:x")
+    first, second = made.items
+    assert {first.level, second.level} == {"held"}
+    edited = bank.edit(first.id, title=second.title, content=second.content)
+    assert (edited.id, edited.level) == (second.id, "owner")
+    assert len(bank) == 1
+    assert bank.doctor() == []
+
+
+def test_uses_before_an_edit_are_of_the_new_words_and_later_ones_of_the_words_learned_again(bank: MemoryBank) -> None:
+    words = a_draft("One", "Do the first thing.")
+    (item,) = bank.append(a_task("t1"), a_rollout("t1"), Verdict(label="success"), [words]).items
+    add(bank, "u1", shown=[item])
+    edited = bank.edit(item.id, content="Do it well.")
+    (again,) = bank.append(a_task("t2"), a_rollout("t2"), Verdict(label="success"), [words]).items
+    assert again.id == item.id
+    add(bank, "u2", shown=[again])
+    assert [use.task_id for use in bank.uses(edited.id)] == ["u1"]
+    assert [use.task_id for use in bank.uses(again.id)] == ["u2"]
+    everything = {id: [use.task_id for use in uses] for id, uses in bank.all_uses().items()}
+    assert everything == {edited.id: ["u1"], again.id: ["u2"]}
+    rolled = add(bank, "u3", shown=[edited], run_id="gone")
+    bank.rollback(rolled.id)
+    assert sum(origin.shown for origin in bank.origins()) == 2
+
+
+def test_a_mark_is_part_of_a_snapshots_digest() -> None:
+    digests = []
+    for value in ("1", "2", "1"):
+        with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as other:
+            other.mark(add(other).id, "version", value)
+            digests.append(other.snapshot("now").digest)
+    assert digests[0] == digests[2] != digests[1]

@@ -145,3 +145,12 @@ def _copy(old: sqlite3.Connection, new: psycopg.Connection) -> None:
             )
     for table, column in (("scopes", "id"), ("pending", "number")):
         new.execute(f"SELECT setval('rb_dspy.{table}_{column}_seq', (SELECT max({column}) FROM {table}))")  # type: ignore[arg-type]
+
+
+def test_a_copy_of_schema_1_is_restored_as_it_is(tmp_path: Path) -> None:
+    copy = tmp_path / "copy.sqlite"
+    shutil.copy(DATA / "schema-1.sqlite", copy)
+    before = copy.read_bytes()
+    MemoryBank.restore(tmp_path / "bank.sqlite", copy=copy)
+    assert copy.read_bytes() == before
+    assert sorted(file.name for file in tmp_path.iterdir() if "schema" in file.name) == []

@@ -258,3 +258,42 @@ def test_a_text_in_the_data_of_an_item_is_purged(url: str | Path, on_disk: Calla
         stored = bank.append(a_task(), a_rollout(), Verdict(label="success"), [draft], run_id="r")
         assert bank.purge(text="S3CRET-4711").items == (stored.items[0].id,)
     assert b"S3CRET-4711" not in on_disk()
+
+
+def test_a_purge_leaves_the_marks_of_what_stays(place: str | Path | None) -> None:
+    with open_bank(place) as bank:
+        shared = a_draft("Shared", "Said by both tasks.")
+        first = bank.append(a_task("t1"), a_rollout("t1"), Verdict(label="success"), [shared], run_id="r")
+        bank.append(a_task("t2"), a_rollout("t2"), Verdict(label="success"), [shared], run_id="r")
+        (item,) = first.items
+        bank.mark(item.id, "stale")
+        bank.approve(item.id)
+        bank.purge(first.id)
+        assert bank.marks(item.id) == {"stale": "yes", "approved": "yes"}
+        assert [change.kind for change in bank.history(item.id) if change.kind == "purge"] == []
+        bank.mark(item.id, "ticket", "secret-4711")
+        bank.purge(text="secret-4711")
+        assert bank.marks(item.id) == {"stale": "yes", "approved": "yes"}
+
+
+def test_names_of_marks_and_snapshots_are_purged_too(tmp_path: Path) -> None:
+    path = tmp_path / "bank.sqlite"
+    with open_bank(path) as bank:
+        (item,) = add(bank).items
+        bank.mark(item.id, "hunter2-x")
+        bank.mark(item.id, "stale")
+        bank.snapshot("hunter2-x")
+        bank.purge(text="hunter2-x")
+        assert bank.marks(item.id) == {"stale": "yes"}
+        assert [each.name for each in bank.snapshots()] != ["hunter2-x"]
+        assert bank.doctor() == []
+    assert b"hunter2-x" not in path.read_bytes()
+
+
+def test_a_run_may_be_purged_again(place: str | Path | None) -> None:
+    with open_bank(place) as bank:
+        add(bank)
+        bank.purge("run:r")
+        assert bank.purge("run:r") == Removal()
+        with pytest.raises(InputError, match="other"):
+            bank.purge("run:other")

@@ -111,7 +111,7 @@ class VectorIndex:
             nearest = faiss.knn(vector[None], rows.vectors[:born], few, metric=faiss.METRIC_INNER_PRODUCT)
             least, places = nearest[0][0, -1], np.sort(nearest[1][0])
             hits = self._compared(_taken(rows, places), few, vector, count, only)
-            if len(hits) == count and (not count or hits[-1].score > least + 10**-_DIGITS):
+            if len(hits) == count and hits[-1].score > least + 10**-_DIGITS:
                 return hits
         return self._compared(rows, born, vector, count, only)
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rb_dspy.bank.store.base import UNITS, Unit
 from rb_dspy.bank.store.tables import TEXTS, Connection, embedded_text, insert, run
@@ -80,7 +79,12 @@ def add_vectors(connection: Connection, embedder: str, rows: Iterable[tuple[int,
     values = []
     for scope_id, unit, seq, vector in rows:
         half = vector.astype("<f2")
-        data = half.tobytes() if isinstance(connection, sqlite3.Connection) else postgres_vector(half)
+        if isinstance(connection, sqlite3.Connection):
+            data: Any = half.tobytes()
+        else:
+            from pgvector import HalfVector  # in binary, because its text takes longer than all else of an append
+
+            data = HalfVector(half)
         values.append({"scope_id": scope_id, "unit": unit, "seq": seq, "embedder": embedder, "data": data})
     insert(connection, "vectors", values)
     return len(values)
@@ -94,13 +98,6 @@ def change_over(connection: Connection, embedder: tuple[str, int], *, added: boo
         run(connection, "DELETE FROM vectors WHERE embedder <> :embedder", {"embedder": embedder[0]})
     if moved or added:
         set_meta(connection, embedder=embedder[0], dimension=embedder[1], epoch=int(values.get("epoch", 0)) + 1)
-
-
-def postgres_vector(half: NDArray[np.float16]) -> Any:
-    """Convert a row for PostgreSQL: its binary form; its text takes longer than all else of an append."""
-    from pgvector import HalfVector
-
-    return HalfVector(half)
 
 
 def packed_bytes(data: Any) -> bytes:

@@ -230,18 +230,28 @@ class SqlWriter(SqlReader):
             where = "scope_id = :scope AND seq = ANY(:seqs) AND ended IS NULL"
             self._rows(f"UPDATE {table} SET ended = :end WHERE {where}", end=at, seqs=[*seqs])
 
-    def delete(self, seqs: Collection[int], *, notes_of: Collection[str]) -> None:
+    def delete(self, seqs: Collection[int]) -> None:
         keys = {"experiences": "seq", "items": "seq", "vectors": "seq", "uses": "experience"}
         for table, key in keys.items():
             self._rows(f"DELETE FROM {table} WHERE scope_id = :scope AND {key} = ANY(:seqs)", seqs=[*seqs])
-        blank = "UPDATE journal SET note = '' WHERE scope_id = :scope AND subject = ANY(:subjects)"
-        self._rows(blank, subjects=[*notes_of])
         set_meta(self._connection, epoch=int(meta(self._connection).get("epoch", 0)) + 1)
 
     def blank_notes(self, seqs: Iterable[int]) -> None:
         """Delete the notes of experiences."""
         blank = "UPDATE experiences SET note = '' WHERE scope_id = :scope AND seq = ANY(:seqs)"
         self._rows(blank, seqs=[*seqs])
+
+    def blank(self, entries: Iterable[Entry], *, name: str = "") -> None:
+        """Delete the notes of entries of the journal; with ``name``, also those of marks, which get it."""
+        named = ", item_ids = :items" if name else ""
+        statement = f"UPDATE journal SET note = ''{named} WHERE scope_id = :scope AND seq = :seq AND subject = :subject"
+        for entry in entries:
+            more = {"items": json.dumps([name])} if name else {}
+            self._rows(statement, seq=entry.seq, subject=entry.subject, **more)
+
+    def rename_snapshots(self, names: Mapping[str, str]) -> None:
+        for name, new in names.items():
+            self._rows("UPDATE snapshots SET name = :new WHERE scope_id = :scope AND name = :name", name=name, new=new)
 
     def add_pending(self, row: PendingRow) -> None:
         if not self._rows(f"SELECT 1 FROM pending WHERE {_PENDING}", **row.key._asdict()):

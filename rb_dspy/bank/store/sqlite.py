@@ -44,8 +44,8 @@ class SqliteDatabase:
     commit with ``synchronous=FULL``: committed data survives a power cut.
     """
 
-    def __init__(self, path: Path | None = None, *, create: bool = True) -> None:
-        """Open the file; create it if it is missing and ``create`` is True.
+    def __init__(self, path: Path | None = None, *, create: bool = True, read_only: bool = False) -> None:
+        """Open the file; create it if it is missing and ``create`` is True. ``read_only``: do not change it at all.
 
         Raises:
             CorruptBank: The file is not a bank, or is a bank of the first edition.
@@ -58,7 +58,7 @@ class SqliteDatabase:
         self._process = os.getpid()
         self._thread = threading.RLock()
         self._current = threading.local()
-        self._writable = path is None or _prepare(path, create=create)
+        self._writable = path is None or (_prepare(path, create=create) and not read_only)
         self._file = None if path is None else FileLock(f"{path}.lock", timeout=_TIMEOUT, poll_interval=_POLL)
         self._idle: list[sqlite3.Connection] = []
         try:
@@ -235,7 +235,7 @@ def restore(path: Path, copy: Path) -> Path | None:
     """Replace the bank at ``path`` with ``copy``; returns the new path of the old bank, None if there was none."""
     if path.exists() and copy.exists() and os.path.samefile(path, copy):
         raise InputError(f"{copy}: is the bank itself; name a copy of it")
-    source = SqliteDatabase(copy, create=False)  # raises if it is not a bank
+    source = SqliteDatabase(copy, create=False, read_only=True)  # raises if it is not a bank
     aside = None
     with (
         contextlib.closing(source),
