@@ -84,9 +84,11 @@ def marked(reader: Reader, unit: Unit, name: str, ids: Collection[str] | None = 
 def marks_of(reader: Reader, id: str) -> dict[str, str]:
     """The marks of an item or experience, by name."""
     names = {entry.items[0] for entry in reader.journal(subjects=[id], kinds=["mark"])}
+    present = {row.seq for row in reader.items(ids=[id])} if names else set()
     found: dict[str, str] = {}
     for name in sorted(names):
         rows = marked(reader, "item", name, [id]) | marked(reader, "experience", name, [id])
+        rows = {seq: value for seq, value in rows.items() if not present or seq in present}
         if rows:
             found[name] = rows[max(rows)]
     return found

@@ -164,7 +164,8 @@ class Model:
                 break
             going = going | more
         if descendants:
-            self.pending = {key: shown for key, shown in self.pending.items() if not gone & set(shown)}
+            lost = {key[:2] for key, shown in self.pending.items() if gone & set(shown)}  # with all of their attempt
+            self.pending = {key: shown for key, shown in self.pending.items() if key[:2] not in lost}
         going &= self.experiences.keys()
         gone &= self.rows.keys()
         hit = gone | {id for id, rows in self.rows.items() if any(owner in going for _, owner, *_ in rows)}

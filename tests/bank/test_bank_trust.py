@@ -377,3 +377,13 @@ def test_a_mark_is_part_of_a_snapshots_digest() -> None:
             other.mark(add(other).id, "version", value)
             digests.append(other.snapshot("now").digest)
     assert digests[0] == digests[2] != digests[1]
+
+
+def test_a_mark_is_about_what_was_there(bank: MemoryBank) -> None:
+    words = a_draft("One", "Do the first thing.")
+    made = bank.append(a_task("t1"), a_rollout("t1"), Verdict(label="success"), [words])
+    bank.mark(made.items[0].id, "stale")
+    bank.append(a_task("t2"), a_rollout("t2"), Verdict(label="success"), [words])
+    assert bank.marks(made.items[0].id) == {"stale": "yes"}
+    bank.delete(made.id)
+    assert bank.marks(made.items[0].id) == {}

@@ -407,7 +407,8 @@ FILL = f"""
 INSERT INTO rb_dspy.experiences SELECT scope_id, n, 'e' || n, NULL, 't' || n, template, run_id, origin, distiller, note,
     label, CASE WHEN n % 2000 = 0 THEN 'failure' ELSE polarity END, 'turn to ' || n * 6.28 / {MANY}, created_at, level,
     reward, payload FROM rb_dspy.experiences, generate_series(3, {MANY}) AS n WHERE scope_id = 2;
-INSERT INTO rb_dspy.items SELECT scope_id, n + {MANY}, 'm' || n, NULL, n + {MANY}, n, 't' || n, polarity, title,
+INSERT INTO rb_dspy.items SELECT scope_id, n + {MANY}, 'm' || n, NULL, n + {MANY}, n, 't' || n,
+    CASE WHEN n % 2000 = 0 THEN 'failure' ELSE polarity END, title,
     description, content, kind, data, origin, level FROM rb_dspy.items, generate_series(3, {MANY}) AS n
     WHERE scope_id = 2;
 INSERT INTO rb_dspy.vectors

@@ -62,6 +62,7 @@ def test_any_text_comes_back_from_the_file(
     path = tmp_path_factory.mktemp("state") / "p.json"
     student = scaled()
     for text, (_, predictor) in zip(texts, student.named_predictors(), strict=True):
+        text = text.strip() and text  # dspy replaces white space by its own words
         predictor.signature = predictor.signature.with_instructions(text)
         predictor.demos = [dspy.Example(task=values[0], reasons=values[1], action=values[2])]
     save_program(student, path)
