@@ -276,7 +276,8 @@ class TrustConfig(_Config):
     """Level of other origins than those above, your own, and environments, which are code that you chose; but
     ``env:web`` shows what strangers write."""
     cap: int | None = Field(default=1, ge=1)
-    """Places of k that an origin gets which only has the default level; None: all."""
+    """Places of k that an origin gets which only has the default level; None: all. Origins that differ after a colon,
+    such as ``mail:ann`` and ``mail:bob``, share them, because a sender chooses its name."""
     near: float = Field(default=0.9, ge=0, le=2)
     """Cosine from which two lessons say the same: such a lesson is held if the first was removed, and lessons that say
     the same leave one place of k to others. Above 1: never."""
@@ -288,8 +289,8 @@ class TrustConfig(_Config):
         return self._named(origin) or self.default
 
     def is_capped(self, origin: str) -> bool:
-        """Whether the lessons of an origin share ``cap`` places."""
-        return self.cap is not None and self._named(origin) is None
+        """Whether the lessons of an origin share ``cap`` places: those of one that nobody named as trusted."""
+        return self.cap is not None and self._named(origin) in (None, "held")
 
     def _named(self, origin: str) -> Level | None:
         patterns = [each for each in self.origins if fnmatchcase(origin, each)]
@@ -308,6 +309,12 @@ def _known_level(origin: str) -> Level | None:
 
 _STRANGERS = ("env:web",)
 """Environments whose texts are written by people whom nobody chose."""
+
+
+def origin_class(origin: str) -> str:
+    """What origins share whose names are chosen by others: ``mail`` of ``mail:customer-17``."""
+    kind, _, _ = origin.partition(":")
+    return origin if kind in ("env", "import") else kind
 
 
 def source_name(origin: str) -> str:

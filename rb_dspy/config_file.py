@@ -170,6 +170,8 @@ def _is_harmless(keys: tuple[str, ...], value: Any) -> bool:
             return bool(value == "held")  # it can lower, never raise
         case ("trust", "cap"):
             return bool(value == 1)
+        case ("trust", _, *_):
+            return False
         case ("bank", "embedder"):
             return re.fullmatch(r"[\w-]+", value) is not None  # an installed one, not OWNER/MODEL of a hub
         case ("bank", "url"):

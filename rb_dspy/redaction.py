@@ -43,7 +43,8 @@ _SHAPES = {
 }
 """Whose keys -> what they look like."""
 _KEYS = re.compile("|".join(_SHAPES.values()))
-_LOGIN = re.compile(r"(?<=://)[^\s/:@\[]*:(?!\d{1,5}[/?#])[^\s@]{1,200}(?=@)")
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+_LOGIN = re.compile(r"(?<=://)[^\s/:@\[]*:(?!\d{1,5}[/?#])[^\s@]{1,200}(?:@[^\s@/]{1,200})*(?=@)")
 _NAMES = {
     "names": r"(?<![\w-])(?!(?:next|page|next_page|start|continuation)_?token)[\w-]{0,60}?"
     r"(?:passw(?:or)?d|passphrase|secret|credentials?|token(?![\"']?\s{0,3}:\s{0,3}[\"']?\d{1,12}(?!\w))"
@@ -63,8 +64,11 @@ _SECRET = re.compile(rf"(?i)([?&;#](?:(?!{_PART})[^=&?#;\s])*+{_PART}[^=&?#;\s]*
 def redact(text: str) -> str:
     """Replace possible keys in ``text`` with ``[redacted]``: values of environment variables with names such as
     ``API_KEY``, text that looks like a key, a token or a login in an address, and values with names such as
-    ``password``.
+    ``password``. Characters that cannot be seen do not hide one.
     """
+    visible = _INVISIBLE.sub("", text)
+    if visible != text and (found := redact(visible)) != visible:
+        return found
     names = (name for name in os.environ if _VARIABLE.search(name) and not _NO_SECRET.fullmatch(name))
     values = {value for name in names if len(value := os.environ[name]) >= _SHORTEST}
     for value in sorted(values, key=len, reverse=True):

@@ -196,3 +196,10 @@ def test_the_written_forms_of_a_word_from_the_environment(monkeypatch: pytest.Mo
     monkeypatch.setenv("MAIL_PASSWORD", "Schlüsselbund")
     for written in ("Schlüsselbund", "Schl%C3%BCsselbund", r"Schl\u00fcsselbund"):
         assert redact(f"https://x.example/{written}/y") == "https://x.example/[redacted]/y"
+
+
+def test_characters_that_nobody_sees_hide_no_key() -> None:
+    key = "AKIA" + "ABCDEFGHIJKLMNOP"
+    assert redact(f"the key is {key[:3]}\u200b{key[3:]}") == redact(f"the key is {key}")
+    assert redact("zero\u200bwidth") == "zero\u200bwidth"
+    assert "ssw0rd" not in redact("postgres://u:p@ssw0rd!!@host/db")

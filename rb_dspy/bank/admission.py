@@ -65,6 +65,8 @@ class NewExperience:
     """Id, name and value of marks that it comes with."""
     stated: bool = False
     """Whether its level is final; otherwise what was shown may lower it."""
+    imported: bool = False
+    """Whether it comes from a file that is not believed."""
     recorded: bool = False
     """Whether its rollouts have to be pending still when it is stored."""
 
@@ -268,7 +270,7 @@ def handwritten(reader: Reader, draft: MemoryDraft, origin: str) -> ExperienceDr
     """
     item = new_item(draft)
     task = Task(id=f"lesson-{item.id[1:]}", instruction=item_text(item))
-    if any(row.task_id == task.id for row in reader.items(ids=[item.id])):
+    if any(row.task_id == task.id and row.origin == origin for row in reader.items(ids=[item.id])):
         return None
     number = 0
     while True:

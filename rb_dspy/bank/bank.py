@@ -625,7 +625,9 @@ class MemoryBank:
             raise InputError("purge: pass a source, or a text")
         with scope.write(exclusive=True) as writer:
             done = purging.purge_text(writer, text) if text else purging.purge(writer, name)
-            known = bool(text) or any(entry.kind == "purge" for entry in writer.journal(subjects=[name]))
+            known = bool(text) or any(
+                entry.kind == "purge" for entry in writer.journal(subjects=[name, *purging.purged_name(name)])
+            )
             if isinstance(scope.database, SqliteDatabase) and scope.database.path is not None:
                 purging.purge_records(Path(f"{scope.database.path}.runs"), done)
         scope.database.vacuum()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,9 @@ from rb_dspy.schema import Removal
 
 _SHORTEST = 4
 """A shorter text is part of ordinary words."""
+
+_NESTED = 3
+"""How often a text may be written as JSON within JSON."""
 
 _PURGED = "purged"
 """The name of marks and snapshots whose names had to go."""
@@ -53,12 +57,17 @@ def purge(writer: SqlWriter, name: str) -> Purged:
     rows = writer.items(experiences={row.seq for row in experiences}, ended=True) + rows
     pending = source.pending(writer, ids=[row.id for row in experiences])
     ids = [*(row.id for row in experiences), *sorted(items)] if rows or experiences else []
-    removal = _delete(writer, experiences, rows, pending, [*ids, name] if ids else [])
+    removal = _delete(writer, experiences, rows, pending, [*ids, *purged_name(name)] if ids else [])
     gone = {text for row in rows if row.id in removal.items for text in (row.title, row.description, row.content)}
     quoted = [text for text in gone if len(text) >= _SHORTEST]
     notes = [row for row in every.values() if row.note]
     writer.blank_notes(row.seq for row in notes if row.seq in holders or any(text in row.note for text in quoted))
     return Purged(removal, gone.__contains__, {(row.run_id, row.task_id) for row in experiences})
+
+
+def purged_name(name: str) -> list[str]:
+    """The subject of the journal under which it says that a run or an origin was purged: its name may be a secret."""
+    return [f"purged:{sha256(name.encode()).hexdigest()[:20]}"] if name.startswith(("run:", "origin:")) else []
 
 
 def purge_text(writer: SqlWriter, text: str) -> Purged:
@@ -72,7 +81,9 @@ def purge_text(writer: SqlWriter, text: str) -> Purged:
         raise InputError(f"the text to purge has {len(text.strip())} characters; expected at least {_SHORTEST}")
 
     # As it is, and as JSON or Python writes it: an observation may be JSON.
-    forms = {text, *(json.dumps(text, ensure_ascii=each)[1:-1] for each in (True, False)), repr(text)[1:-1]}
+    forms = {text, repr(text)[1:-1]}
+    for _ in range(_NESTED):
+        forms |= {json.dumps(form, ensure_ascii=each)[1:-1] for form in forms for each in (True, False)}
 
     def contains(value: object) -> bool:
         if isinstance(value, Mapping):
@@ -103,7 +114,8 @@ def purge_text(writer: SqlWriter, text: str) -> Purged:
     entries = [entry for entry in writer.journal() if contains((entry.note, entry.items))]
     writer.blank([entry for entry in entries if not contains(entry.items)])
     writer.blank([entry for entry in entries if contains(entry.items)], name=_PURGED)
-    writer.rename_snapshots({row.name: f"{_PURGED}-{row.seq}" for row in writer.snapshots() if contains(row.name)})
+    named = [row.name for row in writer.snapshots() if contains(row.name)]
+    writer.rename_snapshots({name: f"{_PURGED}-{now()}-{number}" for number, name in enumerate(named, 1)})
     return Purged(removal, contains, {(row.run_id, row.task_id) for row in experiences})
 
 

@@ -395,7 +395,7 @@ def pending_of(rows: Sequence[PendingRow], items: dict[str, MemoryItem], bank: M
                 shown=tuple(items[each] for each in shown if each in items),
                 tries=last.tries,
                 error=last.error,
-                origin=group[0].origin,
+                origin=min(group, key=lambda row: LEVELS.index(bank.trust.level(row.origin))).origin,
                 created_at=min(row.created_at for row in group),
                 bank=bank,
             )

@@ -32,11 +32,15 @@ class Source:
         """
         kind, _, value = self.name.partition(":")
         run_id = value if kind == "run" and value else None
-        shown_to = {row.key: set(row.shown) for row in reader.pending(payload=False)}
+        rows = reader.pending(payload=False)
+        shown_to = {row.key: set(row.shown) for row in rows}
+        named = {row.key for row in rows if kind == "origin" and value and row.origin == value}
         return {
             id: keys
             for id, keys in grouped(shown_to).items()
-            if id in (self.name, *ids) or keys[0].run_id == run_id or any(shown_to[key] & set(shown) for key in keys)
+            if id in (self.name, *ids)
+            or keys[0].run_id == run_id
+            or any(key in named or shown_to[key] & set(shown) for key in keys)
         }
 
 

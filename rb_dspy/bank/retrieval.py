@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, Literal, Self, get_args
 
@@ -13,7 +13,7 @@ from rb_dspy.bank.reading import APPROVED, as_items, marked
 from rb_dspy.bank.search.searchers import Searcher
 from rb_dspy.bank.store.base import UNITS, ExperienceRow, Filter, Hit, ItemRow, Unit
 from rb_dspy.bank.store.overlay import Reader, Scope
-from rb_dspy.config import TrustConfig
+from rb_dspy.config import TrustConfig, origin_class
 from rb_dspy.errors import InputError
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import LEVELS, MemoryItem, Polarity, Retrieved, Task
@@ -117,6 +117,7 @@ def find(
         rankings.append(lambda number: searcher.matching(query.unit, text, number, only))
     ranking = rankings[0] if len(rankings) == 1 else _fused(rankings)
     count = query.k
+    full = set[str]()
     while True:
         hits = ranking(count)  # outside the block below, because a searcher has its own lock
         least = query.min_score
@@ -127,7 +128,15 @@ def find(
             found = _Results(reader, scope.name, searcher.vectors, trust, query, approved).load(passed)
         if is_all or len(found.first) >= query.k or (count >= _WIDEST * query.k and len(found) >= query.k):
             return found.best(query.k)
+        if new := found.full - full:  # what is left of an origin that has its places is not read again
+            full |= new
+            shown = {each.seq for each in (*found.first, *found.later)}
+            only = replace(only, hidden={*only.hidden, *(_rows_of(scope.now(), query.unit, new) - shown)})
         count *= 4
+
+
+def _rows_of(reader: Reader, unit: Unit, origins: Collection[str]) -> set[int]:
+    return {seq for origin in origins for (seq,) in reader.tally(f"{unit}s", ["seq"], origin=origin)}
 
 
 def _filter(reader: Reader, query: Query, approved: Mapping[int, str]) -> Filter:
@@ -155,6 +164,7 @@ def _filter(reader: Reader, query: Query, approved: Mapping[int, str]) -> Filter
 class _Found:
     """A result with its vector, how far it is trusted, and how many say the same."""
 
+    seq: int
     result: Retrieved
     vector: Vectors | None
     standing: tuple[int, bool]
@@ -193,6 +203,8 @@ class _Results:
         self._approved = approved
         self.first: list[_Found] = []
         self.later: list[_Found] = []
+        self.full = set[str]()
+        """Origins that have got all of their places."""
 
     def __len__(self) -> int:
         return len(self.first) + len(self.later)
@@ -210,15 +222,17 @@ class _Results:
         for hit, row, result in self._lessons(hits):
             if row.id in seen:
                 continue
-            is_approved = hit.seq in self._approved
-            is_capped = not is_approved and row.level < _OWNER and self._trust.is_capped(row.origin)
-            found = _Found(result, vectors.get(hit.seq), (_OWNER if is_approved else row.level, not is_capped))
+            level, is_trusted = self._standing(row)
+            is_capped = not is_trusted
+            found = _Found(hit.seq, result, vectors.get(hit.seq), (level, is_trusted))
             better = self._better(found)
             if better is not None:
                 better.repeats += 1
-            if is_capped and places[row.origin] == self._trust.cap:
+            kind = origin_class(row.origin)
+            if is_capped and places[kind] == self._trust.cap:
+                self.full.add(row.origin)
                 continue
-            places[row.origin] += is_capped
+            places[kind] += is_capped
             seen.add(row.id)
             found.better = better
             if better is not None and better.repeats >= most and better.standing >= found.standing:
@@ -229,6 +243,12 @@ class _Results:
                 break
         return self
 
+    def _standing(self, row: ItemRow | ExperienceRow) -> tuple[int, bool]:
+        """Its level, and whether it is one that is not capped."""
+        is_approved = row.seq in self._approved
+        is_capped = not is_approved and row.level < _OWNER and self._trust.is_capped(row.origin)
+        return _OWNER if is_approved else row.level, not is_capped
+
     def _lessons(self, hits: Sequence[Hit]) -> Iterator[tuple[Hit, ItemRow | ExperienceRow, Retrieved]]:
         """The hits that may be shown, with their rows."""
         seqs = [hit.seq for hit in hits]
@@ -236,7 +256,10 @@ class _Results:
         rows: dict[int, tuple[ItemRow | ExperienceRow, ExperienceRow, Sequence[str]]]
         if by_item:
             given = self._reader.items_with_experiences(seqs=seqs)
-            rows = {row.seq: (row, giver, [row.id]) for row, giver in given}
+            best: dict[str, ItemRow] = {}
+            for each, _ in given:  # what strangers repeat is as trusted as what they repeat
+                best[each.id] = max(best.get(each.id, each), each, key=self._standing)
+            rows = {row.seq: (best[row.id], giver, [row.id]) for row, giver in given}
         else:
             ids: dict[int, list[str]] = {}
             for each in sorted(self._reader.items(experiences=seqs), key=lambda row: row.learned):

@@ -170,6 +170,7 @@ def _admitted(line: _Line, ids: dict[str, str], trust: TrustConfig, origin: str,
     try:
         if line.created_at:
             datetime.fromisoformat(line.created_at)
+            line.created_at.encode("ascii")
     except ValueError:
         raise InputError(f"created_at {line.created_at[:40]!r}; expected an ISO 8601 time, or nothing") from None
     texts = {"title", "description", "content"}
@@ -188,14 +189,14 @@ def _admitted(line: _Line, ids: dict[str, str], trust: TrustConfig, origin: str,
         distiller=min(distillers, default=""),
         note="; ".join(filter(None, [line.note, stated])),
         origin=line.origin if own else origin,
-        shown=tuple(ids.get(id, id) for id in line.shown),
-        cited=tuple(ids.get(id, id) for id in line.cited),
-        reward=line.reward,
+        shown=tuple(ids.get(id, id) for id in line.shown) if own else (),
+        cited=tuple(ids.get(id, id) for id in line.cited) if own else (),
+        reward=line.reward if own else None,
     )
     new = admit(draft, line.level if own else trust.level(origin), created_at=line.created_at, items=rows)
     ids[line.id] = new.id
     if not own:
-        return new
+        return replace(new, imported=True)
     levels = {id: item.level for id, item in zip(new_ids, line.items, strict=True)}
     marks = {new.id: line.marks, **{id: item.marks for id, item in zip(new_ids, line.items, strict=True)}}
     return replace(

@@ -91,7 +91,7 @@ def append(
     rest = iter(every)
     while batch := list(islice(rest, _BATCH)):
         page: dict[str, NewExperience] = {}
-        batch, stored = _distinct(scope.now(), batch) if foreign else _current(scope.now(), batch)
+        batch, stored = _distinct(scope.now(), batch, guard) if foreign else _current(scope.now(), batch)
         for new in batch:
             page.setdefault(new.id, new)
         ids += [new.id for new in batch]
@@ -156,7 +156,11 @@ def _current(reader: Reader, batch: Sequence[NewExperience]) -> tuple[list[NewEx
                 item for item in reader.items(experiences={row.seq}) if reader.journal(item=item.id, kinds=["edit"])
             ]
             items = tuple({item.id: item for item in (*edited, *new.items)}.values())
-            new = replace(new, row=new.row._replace(id=corrected_id(row.id)), items=items, corrects=row.id)
+            # who says what it is worth does not change where the rollout came from, nor what its agent was shown
+            level, shown = min(row.level, new.row.level), [use.subject for use in reader.uses(experiences={row.seq})]
+            changed = new.row._replace(id=corrected_id(row.id), origin=row.origin, level=level)
+            draft = new.draft if new.draft.shown else new.draft.model_copy(update={"shown": tuple(shown)})
+            new = replace(new, draft=draft, row=changed, items=items, corrects=row.id)
         elif row is not None:
             new = replace(new, row=new.row._replace(id=row.id))
         current.append(new)
@@ -167,10 +171,11 @@ def _is_corrected(row: ExperienceRow | PendingRow, task: Task, rollouts: Sequenc
     return corrects(task, rollouts, unpack_rollouts(row.payload or b"", f"a rollout of {task.id}").trajectories)
 
 
-def _distinct(reader: Reader, batch: Sequence[NewExperience]) -> tuple[list[NewExperience], set[str]]:
+def _distinct(reader: Reader, batch: Sequence[NewExperience], strange: bool) -> tuple[list[NewExperience], set[str]]:
     """Give an experience the id of its rollouts if other rollouts already have the id of its run and task.
 
-    Returns the batch, and ``_stored`` of it.
+    A ``strange`` file does not say which tasks a run has done: if the same is not stored, its run is left out. Returns
+    the batch, and ``_stored`` of it.
     """
     contents: dict[str, str] = {}
     for row in reader.experiences(ids={new.id for new in batch}, ended=True, payload=True):
@@ -179,8 +184,12 @@ def _distinct(reader: Reader, batch: Sequence[NewExperience]) -> tuple[list[NewE
     distinct = []
     for new in batch:
         content = identity(new.draft.task, new.draft.trajectories, run_id="")
-        same = contents.setdefault(new.id, content) == content
-        distinct.append(new if same else replace(new, row=new.row._replace(id=content)))
+        if not strange or new.id in contents:
+            same = contents.setdefault(new.id, content) == content
+        else:
+            same = not new.row.run_id
+        run_id = new.row.run_id if same or not strange else ""
+        distinct.append(new if same else replace(new, row=new.row._replace(id=content, run_id=run_id)))
     return distinct, _stored(reader, distinct)
 
 
@@ -407,6 +416,7 @@ def _covered(reader: Reader, page: Sequence[NewExperience]) -> list[PendingKey]:
     waiting = {row.key for row in reader.pending(run_id=runs, task_id=tasks, payload=False)}
     if not waiting:
         return []
+    page = [new for new in page if not new.imported]
     attempts = {(new.row.run_id, new.row.task_id) for new in page if new.row.run_id}
     alone = {
         key_of(new.draft.task, rollout, run_id="")

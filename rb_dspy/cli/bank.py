@@ -64,7 +64,7 @@ def list_items(
             times = len(item.provenances)
             source = f"{item.polarity}{f', learned {times} times' if times > 1 else ''}"
             source += {"held": ", held", "owner": ", yours"}.get(item.level, "")
-            out.print(Text.assemble((item.id, "dim"), "  ", (item.title, "bold"), "  ", (source, color)))
+            out.print(Text.assemble((item.id, "dim"), "  ", (one_line(item.title), "bold"), "  ", (source, color)))
             out.print(Padding(Text(one_line(item.content, 2 * width)), (0, 0, 0, 4)))
 
 
@@ -73,7 +73,9 @@ def _list_held(found: Sequence[HeldItem]) -> None:
         emit(each)
         item = each.item
         origins = ", ".join(dict.fromkeys(source.origin for source in item.provenances))
-        out.print(Text.assemble((item.id, "dim"), "  ", (item.title, "bold"), "  ", (f"from {origins}", "yellow")))
+        out.print(
+            Text.assemble((item.id, "dim"), "  ", (one_line(item.title), "bold"), "  ", (f"from {origins}", "yellow"))
+        )
         out.print(Padding(Text(one_line(item.content, 2 * max(40, out.width - 4))), (0, 0, 0, 4)))
         if each.corroborated:
             out.print(Padding(Text(f"nearly the same comes from {', '.join(each.also)}", "green"), (0, 0, 0, 4)))
@@ -145,7 +147,9 @@ def search(
         emit(match)
         out.print(Text.assemble((f"{match.score:.3f}", "bold"), "  ", (one_line(match.instruction, 120), "dim")))
         for item in match.items:
-            lesson = Text.assemble((item.title, "bold"), f": {one_line(item.content, 300)} ", (item.id, "dim"))
+            lesson = Text.assemble(
+                (one_line(item.title), "bold"), f": {one_line(item.content, 300)} ", (item.id, "dim")
+            )
             lesson.append("" if item.id in shown else "  (not shown to agents)", "yellow")
             out.print(Padding(lesson, (0, 0, 0, 7)))
     if not found:
@@ -227,13 +231,13 @@ def _learn(chosen: Any, program_name: str | None) -> None:
 
 def show_item(item: MemoryItem, changes: Iterable[Change] = ()) -> None:
     """Print a lesson in full, with its sources and edits."""
-    out.print(Text.assemble((item.title, "bold"), "  ", (item.id, "dim")))
-    out.print(Text(f"{item.description}\n\n{item.content}\n"))
+    out.print(Text.assemble((one_line(item.title), "bold"), "  ", (item.id, "dim")))
+    out.print(Padding(Text(f"{item.description}\n\n{item.content}\n"), (0, 0, 0, 2)))  # no line of it looks like ours
     for source in item.provenances[:_SOURCES]:
         parts = [f"task {source.task_id}", f"experience {source.experience_id}"]
         for name, value in (("run", source.run_id), ("written by", source.distiller), ("from", source.origin)):
             parts += [f"{name} {value}"] if value else []
-        out.print(Text(f"from a {item.polarity} · {' · '.join(parts)}", "dim"))
+        out.print(Text(one_line(f"from a {item.polarity} · {' · '.join(parts)}", 500), "dim"))
     if len(item.provenances) > _SOURCES:
         out.print(Text(f"and {len(item.provenances) - _SOURCES:,} more", "dim"))
     for change in changes:
@@ -246,14 +250,15 @@ def show_item(item: MemoryItem, changes: Iterable[Change] = ()) -> None:
 
 
 def _show_experience(experience: Experience, opened: MemoryBank) -> None:
-    out.print(Text.assemble((experience.task.id, "bold"), "  ", (experience.id, "dim")))
-    out.print(Text(experience.task.instruction))
+    out.print(Text.assemble((one_line(experience.task.id), "bold"), "  ", (experience.id, "dim")))
+    out.print(Padding(Text(experience.task.instruction), (0, 0, 0, 2)))
     about = {"run": experience.run_id, "from": experience.origin, "at": experience.created_at}
-    out.print(Text(" · ".join(f"{name} {value}" for name, value in about.items() if value), "dim"))
+    about_line = " · ".join(f"{name} {value}" for name, value in about.items() if value)
+    out.print(Text(one_line(about_line, 500), "dim"))
     for trajectory, verdict in zip(experience.trajectories, experience.verdicts, strict=True):
         number = rollout_number(trajectory.rollout_id)
         out.print(Text.assemble("\n", (f"rollout {number}", "bold"), f" ({trajectory.stop_reason})"))
-        out.print(Text(trajectory.first_observation))
+        out.print(Padding(Text(trajectory.first_observation), (0, 0, 0, 2)))
         grid = Table.grid(padding=(0, 1))
         grid.add_column(width=9, justify="right", style="bold")
         grid.add_column(overflow="fold")

@@ -93,7 +93,7 @@ def one_line(text: str, limit: int = 80) -> str:
 
 def rollout_number(rollout_id: str) -> str:
     """The number of a rollout as people read it: from 1."""
-    return str(int(rollout_id) + 1) if rollout_id.isdecimal() else rollout_id
+    return str(int(rollout_id) + 1) if rollout_id.isdecimal() and len(rollout_id) < 10 else one_line(rollout_id)
 
 
 def short_number(number: float) -> str:

@@ -37,22 +37,22 @@ def render(items: Iterable[MemoryItem], retrieved: Sequence[Retrieved] = (), max
 
     Every line is quoted, dspy's field markers are broken up, and further lines and what looks like a number are
     indented, so that a stored text can look like neither a turn of the conversation nor another lesson. An item that
-    would exceed ``max_tokens`` (estimated; None: no limit) is skipped, and the next ones are tried. The title names the
-    source of a lesson that did not come from this program's own tasks.
+    would exceed ``max_tokens`` (estimated; None: no limit) is skipped, and the next ones are tried; those of others get
+    the room that those of this program's own tasks leave. The title names the source of a lesson of others.
     """
-    lines: list[str] = []
-    shown: list[MemoryItem] = []
-    used = 0
-    for item in {item.id: item for item in items}.values():  # several experiences may share an item
+    every = list({item.id: item for item in items}.values())  # several experiences may share an item
+    quoted, used = dict[str, str](), 0
+    for item in sorted(every, key=lambda item: bool(source_name(item.provenance.origin))):
         texts = [_indented(text) for text in (item.title, item.description, item.content) if text]
         body = [f"  {text}" if _NUMBERED.match(text) else text for text in texts[1:]]
         name = source_name(item.provenance.origin)
-        quoted = "\n> ".join([f"> {len(shown) + 1}. {texts[0]}{f' (from {name})' if name else ''}", *body])
-        tokens = estimate_tokens(f"{quoted}\n")
+        text = "\n> ".join([f"{texts[0]}{f' (from {name})' if name else ''}", *body])
+        tokens = estimate_tokens(f"> {len(quoted) + 1}. {text}\n")
         if max_tokens is None or used + tokens <= max_tokens:
             used += tokens
-            lines.append(quoted)
-            shown.append(item)
+            quoted[item.id] = text
+    shown = [item for item in every if item.id in quoted]
+    lines = [f"> {number}. {quoted[item.id]}" for number, item in enumerate(shown, 1)]
     return Memory(tuple(retrieved), tuple(shown), "\n".join(lines) or NO_MEMORY)
 
 

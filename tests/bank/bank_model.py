@@ -39,6 +39,9 @@ class Model:
     rows: dict[str, list[tuple[int, str, int, int]]] = field(default_factory=dict)
     marked: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
     later: dict[str, set[str]] = field(default_factory=dict)
+    edits: list[tuple[int, str, str]] = field(default_factory=list)
+    learned: dict[str, list[int]] = field(default_factory=dict)
+    """Item id -> the numbers of all rows that there ever were."""
     names: dict[str, Model] = field(default_factory=dict)
     pending: dict[tuple[str, str, str], tuple[str, ...]] = field(default_factory=dict)
     """Run, task and rollout, and the items that were shown."""
@@ -95,6 +98,7 @@ class Model:
             self.seq += 1
             self.texts[item_id] = content
             self.rows.setdefault(item_id, []).append((self.seq, id, self.seq, levels[item_id]))
+            self.learned.setdefault(item_id, []).append(self.seq)
             self.gave.setdefault(item_id, set()).add(id)
 
     def take(self, other: Model) -> None:
@@ -129,16 +133,37 @@ class Model:
         new = new_item(MemoryDraft(title="lesson", description="when", content=content)).id
         if new == id:
             return id
-        there = {owner for _, owner, *_ in self.rows.get(new, ())}
-        moved = [(owner, learned) for _, owner, learned, _ in self.rows.pop(id) if owner not in there]
+        same = {row[1]: row for row in self.rows.get(new, ())}
+        before = self.rows.pop(id)
+        moved = [(owner, learned) for _, owner, learned, _ in before if owner not in same]
+        raised = [same[owner] for _, owner, *_ in before if owner in same and same[owner][3] < 2]
+        if raised:
+            self.rows[new] = [row for row in self.rows[new] if row not in raised]
+        moved += [(owner, learned) for _, owner, learned, _ in raised]
         self.seq += 1
         for number, (owner, learned) in enumerate(moved, 1):
             self.rows.setdefault(new, []).append((self.seq + number, owner, learned, 2))
+            self.learned.setdefault(new, []).append(self.seq + number)
         self.seq += len(moved)
+        self.edits.append((self.seq, id, new))
         self.texts[new] = content
         self.gave.setdefault(new, set()).update(owner for owner, _ in moved)
         self.later.setdefault(id, set()).add(new)
         return new
+
+    def present_id(self, id: str, at: int) -> str:
+        """What an item that was shown before the number ``at`` is now: each edit is followed once.
+
+        One before ``at`` counts unless the same was learned again in between.
+        """
+        return self._follow(id, at, set())
+
+    def _follow(self, id: str, at: int, done: set[int]) -> str:
+        for seq, old, new in self.edits:
+            again = any(seq < number <= at for number in self.learned.get(id, ()))
+            if old == id and seq not in done and (seq > at or not again):
+                return self._follow(new, max(at, seq), done | {seq})
+        return id
 
     def later_ids(self, id: str) -> set[str]:
         """An id and those that its item got by edits."""
@@ -226,8 +251,7 @@ def check(bank: MemoryBank, model: Model) -> None:
     uses: dict[str, list[str]] = {}
     for known in sorted(model.experiences.values(), key=lambda known: known.seq):
         for each in known.shown:
-            for id in sorted(model.later_ids(each) & model.rows.keys()) if each not in model.rows else [each]:
-                uses.setdefault(id, []).append(known.task)
+            uses.setdefault(model.present_id(each, known.seq), []).append(known.task)
     used = {id: [use.task_id for use in each] for id, each in bank.all_uses().items() if id in model.rows}
     assert used == {id: sorted_tasks for id, sorted_tasks in uses.items() if id in model.rows}
     for id in model.rows:

@@ -297,3 +297,22 @@ def test_a_run_may_be_purged_again(place: str | Path | None) -> None:
         assert bank.purge("run:r") == Removal()
         with pytest.raises(InputError, match="other"):
             bank.purge("run:other")
+
+
+def test_two_snapshots_of_one_state_and_deeply_nested_texts(tmp_path: Path) -> None:
+    path = tmp_path / "bank.sqlite"
+    secret = 'pass"word-77'
+    nested = json.dumps({"body": json.dumps({"key": json.dumps(secret)})})
+    with open_bank(path) as bank:
+        add(bank, "t0")
+        bank.snapshot(f"{secret} one")
+        bank.snapshot(f"{secret} two")
+        bank.append(a_task("t1"), a_rollout("t1", observation=nested), Verdict(label="success"), [a_draft()])
+        bank.record(a_task("t2"), a_rollout("t2"), run_id="w", origin="mail:ann@example.org")
+        add(bank, "t3", origin="mail:ann@example.org")
+        bank.purge(text=secret)
+        assert bank.seen_tasks() == {"t0", "t3"}
+        assert len({each.name for each in bank.snapshots()}) == 2
+        bank.purge("origin:mail:ann@example.org")
+        assert bank.pending() == []
+    assert b"ann@example.org" not in path.read_bytes()

@@ -54,7 +54,11 @@ class OverlayReader:
         return [(row, experiences[row.experience]) for row in rows if row.experience in experiences]
 
     def tally(self, table: str, by: Sequence[str], *, ended: bool = False, **where: Any) -> Counter[Any]:
-        rows = self.items(ended=ended) if table == "items" else self.experiences(ended=ended, **where)
+        if table == "items":
+            origin = where.get("origin")
+            rows: Sequence[Any] = [row for row in self.items(ended=ended) if origin in (None, row.origin)]
+        else:
+            rows = self.experiences(ended=ended, **where)
         return Counter(tuple(getattr(row, name) for name in by) for row in rows)
 
     def uses(self, **where: Any) -> list[UseRow]:

@@ -107,9 +107,19 @@ class SqlReader:
             for row in sorted(rows, key=itemgetter(0))
         ]
 
-    def tally(self, table: str, by: Sequence[str], *, ended: bool = False, run_id: str | None = None) -> Counter[Any]:
+    def tally(
+        self,
+        table: str,
+        by: Sequence[str],
+        *,
+        ended: bool = False,
+        run_id: str | None = None,
+        origin: str | None = None,
+    ) -> Counter[Any]:
         """How many rows of ``experiences`` or ``items`` have the same values of the columns ``by``, by these values."""
-        rows = self._select(table, ", ".join((*by, "count(*)")), {"run_id": run_id}, "seq", ended, group=by)
+        rows = self._select(
+            table, ", ".join((*by, "count(*)")), {"run_id": run_id, "origin": origin}, "seq", ended, group=by
+        )
         return Counter({tuple(row[:-1]): row[-1] for row in rows})
 
     def uses(
