@@ -1,6 +1,7 @@
 # The public names; see ``__init__.py``.
 
 from . import errors as errors, testing as testing
+from .agents import Agent as Agent
 from .backbones import Backbones as Backbones
 from .bank import MemoryBank as MemoryBank, Pending as Pending
 from .compile.compile import compile_program as compile_program

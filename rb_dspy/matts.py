@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import dspy
 
+from rb_dspy.agents import ExternalAct
 from rb_dspy.backbones import active
 from rb_dspy.concurrency import run_parallel
 from rb_dspy.config import MattsConfig, MattsMode
@@ -73,6 +74,10 @@ class MaTTS(Learner):
             raise ConfigError(f"MaTTS: got {type(program).__name__} for program; expected a ReasoningBank")
         changes = {name: value for name, value in (("k", k), ("mode", mode)) if value is not None}
         self.config = MattsConfig(**{**dict(config or MattsConfig()), **changes})
+        if self.config.mode == "sequential" and isinstance(program.act, ExternalAct):
+            raise ConfigError(
+                "MaTTS: mode 'sequential' continues a rollout, which an agent of yours cannot; use another"
+            )
         self.backbones = program.backbones
         self.environments = program.environments
         self.redactor = program.redactor
@@ -157,6 +162,8 @@ class MaTTS(Learner):
 
     def _check_temperature(self) -> None:
         """Raise ``ConfigError`` if all k rollouts would be equal."""
+        if not hasattr(self.act, "predict"):
+            return  # an agent of the user's, which samples as it does
         lm = getattr(self.act.predict, "lm", None) or active().lm("agent")
         own = {**lm.kwargs, **getattr(self.act.predict, "config", {})}.get("temperature")
         temperature = self.act.config.temperature if own is None else own

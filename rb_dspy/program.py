@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import dspy
 
+from rb_dspy.agents import Agent, ExternalAct, ScoreFunction, scored_by
 from rb_dspy.backbones import Backbones, Ledger, metered
 from rb_dspy.bank import MemoryBank, Pending
 from rb_dspy.bank.admission import checked_name, corrects, identity
@@ -239,6 +240,10 @@ class ReasoningBank(Learner):
         config: Settings of the steps; ``ProgramConfig.paper()`` has the paper's values.
         backbones: ``Backbones``, or a dict role -> language model. Without them dspy's configured LM plays every role.
         environments: Makes the environment of a rollout from the task.
+        agent: An agent that you have, in the place of ours: ``agent(task, lessons)``, or a DSPy module such as
+            ``dspy.ReAct``; see ``Agent``. It works without an environment, which only gets its answer.
+        score: Ground truth in the place of an environment: ``score(task, answer)`` returns True, False, or a number
+            from 0 to 1; may be async.
         judge: Replaces the LLM judge: ``(task, trajectory) -> Verdict``; may be async.
         reranker: Chooses among ``RetrieveConfig.candidates`` matches.
         redactor: Takes secrets out of a text before a judge, a distiller or the bank gets it; the agent, and the answer
@@ -251,6 +256,8 @@ class ReasoningBank(Learner):
         *,
         backbones: Backbones | Mapping[str, Any] | None = None,
         environments: EnvironmentFactory = make_environment,
+        agent: Agent | dspy.Module | None = None,
+        score: ScoreFunction | None = None,
         judge: JudgeProtocol | None = None,
         reranker: Reranker | None = None,
         redactor: Redactor = redact,
@@ -258,12 +265,14 @@ class ReasoningBank(Learner):
         super().__init__()
         if not isinstance(config, ProgramConfig | None):
             raise ConfigError(f"got {type(config).__name__} for config; expected a ProgramConfig (models: backbones=)")
+        if score is not None and environments is not make_environment:
+            raise ConfigError("score and environments both say what is right; pass one of them")
         config = config or ProgramConfig()
         self.backbones = Backbones.of(backbones)
-        self.environments = environments
+        self.environments = environments if score is None else scored_by(score)
         self.redactor = redactor
         self.retrieve = Retrieve(config.retrieve, reranker)
-        self.act = Act(config.act)
+        self.act: Any = Act(config.act) if agent is None else ExternalAct(agent, rules=score is None)
         self.judge: Any = Judge(config.judge) if judge is None else judge
         self.distill = Distill(config.distill)
 

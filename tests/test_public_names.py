@@ -16,7 +16,7 @@ import rb_dspy
 from rb_dspy import backbones, errors, signatures, steps, stream, testing, tracking
 
 PUBLIC = """
-    ActConfig BackboneConfig Backbones Change Compiled DistillConfig Embedder Environment EnvironmentFactory
+    ActConfig Agent BackboneConfig Backbones Change Compiled DistillConfig Embedder Environment EnvironmentFactory
     EnvironmentFamily Experience ExperienceDraft ItemDraft Judge JudgeConfig MaTTS MattsConfig Memory MemoryBank
     MemoryDraft MemoryItem Outcome Pending ProgramConfig RBError ReasoningBank Redactor Removal Reranker
     RetrieveConfig Retrieved RunReport Settings Snapshot Step StreamProgram Streams Summary Task TaskResult

@@ -1,5 +1,5 @@
 # The names of this package; see ``__init__.py``.
 
-from .call import call as call, value as value
+from .call import call as call, lent as lent, value as value
 from .roles import Backbones as Backbones, active as active
 from .usage import Ledger as Ledger, metered as metered

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import dspy
@@ -12,7 +13,7 @@ import dspy
 from rb_dspy.backbones.answers import reading
 from rb_dspy.backbones.errors import translate
 from rb_dspy.backbones.roles import active
-from rb_dspy.backbones.usage import report
+from rb_dspy.backbones.usage import Ledger, metered, report
 from rb_dspy.concurrency import check_cancelled
 from rb_dspy.errors import UnparseableOutput
 
@@ -63,6 +64,28 @@ def call(
     finally:
         report(role, tracker, time.perf_counter() - started)
     return prediction
+
+
+@contextmanager
+def lent(role: str, *, temperature: float, rollout: int) -> Iterator[Ledger]:
+    """Lend the language model of ``role`` to code that calls dspy itself, as its configured one; count what it uses.
+
+    Without a language model nothing changes: the code may have a client of its own. Arguments: see ``call``.
+    """
+    lm = active().own.get(role) or dspy.settings.lm
+    started = time.perf_counter()
+    with metered() as ledger, dspy.track_usage() as tracker:
+        try:
+            if lm is None:
+                yield ledger
+            else:
+                sampling = {**_config(lm, lm.kwargs, temperature, 0, rollout)}
+                sampling.pop("max_tokens", None)
+                with dspy.context(lm=lm.copy(**sampling) if sampling else lm):
+                    yield ledger
+        finally:
+            if tracker.usage_data:
+                report(role, tracker, time.perf_counter() - started)
 
 
 def value(prediction: dspy.Prediction, name: str, role: str) -> Any:

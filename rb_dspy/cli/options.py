@@ -84,6 +84,24 @@ Env = Annotated[
         " Environment class, or an EnvironmentFamily class; parameters named otherwise keep their defaults.",
     ),
 ]
+Agent = Annotated[
+    str | None,
+    typer.Option(
+        "--agent",
+        metavar="MODULE:NAME",
+        help="Your own agent, imported from this folder: a function (task, lessons) that returns messages, steps or an"
+        " answer, or a dspy.Module; it may be async.",
+    ),
+]
+Score = Annotated[
+    str | None,
+    typer.Option(
+        "--score",
+        metavar="MODULE:NAME",
+        help="Says whether an answer is right, in the place of an environment: a function (task, answer) that returns"
+        " True, False or a number from 0 to 1.",
+    ),
+]
 ProgramName = Annotated[
     str | None,
     typer.Option(
@@ -168,6 +186,8 @@ class OnTasks:
     seed: Seed = None
     files: Files = None
     env: Env = None
+    agent: Agent = None
+    score: Score = None
     program: ProgramName = None
     matts: Matts = None
     k: K = None
@@ -189,7 +209,7 @@ class OnTasks:
         """The program of the settings. Raises ``InputError`` for an environment or prompts that cannot be used."""
         from rb_dspy.cli.program import build_program
 
-        return build_program(chosen, self.env, self.program)
+        return build_program(chosen, self.env, self.program, self.agent, self.score)
 
 
 def shared(command: Callable[..., None]) -> Callable[..., None]:

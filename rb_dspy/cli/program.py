@@ -15,15 +15,21 @@ if TYPE_CHECKING:
     from rb_dspy.tracking import Tracker
 
 
-def build_program(chosen: Settings, env: str | None = None, prompts: str | None = None) -> BankProgram:
-    """The program of the settings, in the environment ``env`` (``--env``), with the prompts of ``--program``.
+def build_program(
+    chosen: Settings,
+    env: str | None = None,
+    prompts: str | None = None,
+    agent: str | None = None,
+    score: str | None = None,
+) -> BankProgram:
+    """The program of the settings, with what ``--env``, ``--program``, ``--agent`` and ``--score`` name.
 
-    Raises ``InputError`` for an environment or prompts that cannot be used.
+    Raises ``InputError`` for what cannot be used.
     """
     from rb_dspy.backbones import Backbones
     from rb_dspy.tracking.settings import build_program as build
 
-    program = build(chosen.program, chosen.matts, env, Backbones.from_settings(chosen.backbones))
+    program = build(chosen.program, chosen.matts, env, Backbones.from_settings(chosen.backbones), agent, score)
     if prompts is not None:
         _load_prompts(program, prompts, chosen)
     return program

@@ -1,4 +1,4 @@
-"""Import a user's environment by ``MODULE:NAME``."""
+"""Import what a user names by ``MODULE:NAME``, such as an environment."""
 
 from __future__ import annotations
 
@@ -31,13 +31,8 @@ def environment_factory(spec: str) -> EnvironmentFactory:
     Raises:
         InputError: ``spec`` names something else or cannot be imported.
     """
-    module, _, name = spec.partition(":")
-    if not (module and name):
-        raise InputError(f"environment {spec}: expected MODULE:NAME, such as my_env:Desk")
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    found, name = imported(spec, "environment"), spec.partition(":")[2]
     try:
-        found: Any = pkgutil.resolve_name(spec)
         is_family = inspect.isclass(found) and hasattr(found, "make") and hasattr(found, "tasks")
         family: Any = found() if is_family else None
         signature = inspect.signature(found) if callable(found) else None
@@ -58,6 +53,24 @@ def environment_factory(spec: str) -> EnvironmentFactory:
             signature.bind(*given, **dict.fromkeys(named))
             return partial(_make, found, given, named)
     raise InputError(f"environment {spec}: takes {signature}; expected (task, rollout_id), (task) or nothing")
+
+
+def imported(spec: str, what: str) -> Any:
+    """Return what ``MODULE:NAME`` names; also imports from the current folder. ``what``: for errors.
+
+    Raises ``InputError`` if it cannot be imported.
+    """
+    module, _, name = spec.partition(":")
+    if not (module and name):
+        raise InputError(f"{what} {spec}: expected MODULE:NAME, such as my_module:mine")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return pkgutil.resolve_name(spec)
+    except RBError:
+        raise
+    except (Exception, SystemExit) as exc:  # a user's module may raise anything
+        raise InputError(f"{what} {spec}: cannot be imported here: {describe_error(exc, 300)}") from exc
 
 
 def _ways(signature: inspect.Signature) -> Sequence[tuple[Sequence[str], Sequence[str]]]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import dspy
 
@@ -14,16 +12,13 @@ from rb_dspy.backbones import call, metered, value
 from rb_dspy.concurrency import check_cancelled
 from rb_dspy.config import ActConfig
 from rb_dspy.content import observation_text
-from rb_dspy.errors import ContextOverflow, InfrastructureError, RBError, UnparseableOutput, describe_error
+from rb_dspy.environments.episode import guarded, open_environment
+from rb_dspy.errors import ContextOverflow, InfrastructureError, UnparseableOutput
 from rb_dspy.protocols import Environment, EnvironmentFactory
 from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.transcript import escape_fields, escape_markers
-from rb_dspy.text import cut, normalize, summary_line
-
-T = TypeVar("T")
-
-_log = logging.getLogger("rb_dspy")
+from rb_dspy.text import cut, normalize
 
 
 class Act(dspy.Module):
@@ -83,8 +78,8 @@ class Episode:
         self._steps: list[Step] = []
         self._history: list[dict[str, Any]] = []
         self._stop: StopReason = "max_steps"
-        self._first_observation = _text(_guarded("reset", lambda: environment.reset(task)), "reset")
-        rules = _text(_guarded("action_rules", lambda: environment.action_rules), "rules")
+        self._first_observation = _text(guarded("reset", lambda: environment.reset(task)), "reset")
+        rules = _text(guarded("action_rules", lambda: environment.action_rules), "rules")
         self._turn: dict[str, Any] = {
             "task": escape_markers(task.instruction),
             "memory": memory.block,
@@ -125,7 +120,7 @@ class Episode:
         reopen: Callable[[], str | None] | None = getattr(self._environment, "reopen", None)
         if reopen is None or self._stop in ("context", "unparseable"):
             return False
-        observation = _guarded("reopen", reopen)
+        observation = guarded("reopen", reopen)
         if observation is None:
             return False
         earlier = self._turn.get("observation", "")
@@ -138,7 +133,7 @@ class Episode:
         return Trajectory(
             task_id=self._task.id,
             steps=tuple(self._steps),
-            answer=_answer(_guarded("answer", lambda: self._environment.answer())),
+            answer=_answer(guarded("answer", lambda: self._environment.answer())),
             first_observation=self._first_observation,
             rollout_id=str(self._rollout),
             stop_reason=self._stop,
@@ -148,7 +143,7 @@ class Episode:
 
     def _step(self, thought: str, shown_action: str) -> bool:
         action = self._actions.get(shown_action.strip(), shown_action)
-        result = _guarded("step", lambda: self._environment.step(action))
+        result = guarded("step", lambda: self._environment.step(action))
         # numpy's bools are valid too, and 0 and 1
         if not (isinstance(result, tuple) and len(result) == 2 and str(result[1]) in ("True", "False", "0", "1")):
             raise InfrastructureError(
@@ -168,7 +163,7 @@ class Episode:
         pattern = getattr(self._environment, "action_pattern", None)
         if pattern:
             turn["action_pattern"] = pattern
-        valid = _guarded("valid_actions", self._valid_actions)
+        valid = guarded("valid_actions", self._valid_actions)
         self._actions: dict[str, str] = {}
         if valid is not None:
             if isinstance(valid, str) or not all(isinstance(action, str) for action in valid):
@@ -183,34 +178,6 @@ class Episode:
 
     def _observation(self, observation: str) -> str:
         return escape_markers(cut(observation, self._act.config.observation_tokens))
-
-
-@contextmanager
-def open_environment(environments: EnvironmentFactory, task: Task, rollout: int) -> Iterator[Environment]:
-    """Make the environment of a rollout and close it after the block.
-
-    Raises:
-        InfrastructureError: The factory failed. If ``close`` fails, only a warning is logged.
-    """
-    environment = _guarded("factory", lambda: environments(task, str(rollout)))
-    try:
-        yield environment
-    finally:
-        try:
-            environment.close()
-        except Exception as exc:  # noqa: BLE001 (a user's environment may raise anything)
-            _log.warning("task %s: closing the environment failed: %s", task.id, summary_line(exc, 300))
-
-
-def _guarded(what: str, call: Callable[[], T]) -> T:
-    """Call the environment; turn its exceptions into an ``InfrastructureError`` of this task."""
-    check_cancelled()
-    try:
-        return call()
-    except RBError:
-        raise
-    except Exception as exc:
-        raise InfrastructureError(f"the environment's {what} failed: {describe_error(exc, 300)}") from exc
 
 
 def _answer(answer: object) -> str | None:

@@ -5,17 +5,19 @@ Names, addresses and sampling settings of language models are stored, never a ke
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import dspy
 
+from rb_dspy.agents import ExternalAct
 from rb_dspy.backbones import Backbones
 from rb_dspy.config import BackboneConfig, MattsConfig, ProgramConfig
 from rb_dspy.config_file import SAMPLING, load_settings, own_file
 from rb_dspy.environments import make_environment
-from rb_dspy.environments.named import environment_factory
+from rb_dspy.environments.named import environment_factory, imported
 from rb_dspy.errors import ConfigError, InputError
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.program import ReasoningBank
@@ -33,14 +35,15 @@ def program_settings(program: BankProgram, environments: str | None = None) -> d
     """What ``build_program`` needs, as JSON values.
 
     Args:
-        program: Its judge and retrieval must be those of rb_dspy, because custom code is not stored in the model.
+        program: Its agent, judge and retrieval must be those of rb_dspy, because other code is not stored in the model.
         environments: ``package.module:attribute`` of the program's environments, unless they are the installed ones.
 
     Raises:
         InputError: The program has a part that cannot be stored, or ``environments`` cannot be used.
     """
-    if not isinstance(program.judge, Judge) or program.retrieve.reranker is not None:
-        part = "reranker" if isinstance(program.judge, Judge) else "judge"
+    own = {"agent": isinstance(program.act, ExternalAct), "judge": not isinstance(program.judge, Judge)}
+    own["reranker"] = program.retrieve.reranker is not None
+    for part in (name for name, is_own in own.items() if is_own):
         raise InputError(f"register: the program has a custom {part}, which cannot be stored; remove it")
     if environments is None and program.environments is not make_environment:
         raise InputError(
@@ -60,10 +63,22 @@ def build_program(
     matts: MattsConfig | None = None,
     environments: str | None = None,
     backbones: Backbones | None = None,
+    agent: str | None = None,
+    score: str | None = None,
 ) -> BankProgram:
-    """A program without prompts; ``environments`` is ``package.module:attribute``, None: the installed ones."""
+    """A program without prompts. ``environments``, ``agent``, ``score``: ``module:attribute``; None: those installed.
+
+    An agent that is a class is made without arguments.
+    """
     made = make_environment if environments is None else environment_factory(environments)
-    program = ReasoningBank(config, backbones=backbones, environments=made)
+    own = None if agent is None else imported(agent, "agent")
+    program = ReasoningBank(
+        config,
+        backbones=backbones,
+        environments=made,
+        agent=own() if inspect.isclass(own) else own,
+        score=None if score is None else imported(score, "score"),
+    )
     return program if matts is None else MaTTS(program, config=matts)
 
 

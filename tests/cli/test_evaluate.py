@@ -132,3 +132,43 @@ def test_arms_start_from_a_bank(sums: Any) -> None:
     report = evaluate(sums, "--orders", "1", "--bank", "old.sqlite", "--set", "program.retrieve.min_score=-1")
     assert report["arms"]["bank"]["success"]["mean"] > report["arms"]["none"]["success"]["mean"]
     assert Path("old.sqlite").read_bytes() == before
+
+
+AGENT = """
+import re
+
+def mine(task, lessons):
+    n = int(re.findall(r"What is (\\d+)", task.instruction)[0])
+    return "0" if n == 3 and "wants 0." in lessons else str(n + 5)
+
+class Mine:
+    async def __call__(self, task, lessons):
+        return mine(task, lessons)
+
+def right(task, answer):
+    return answer == task.env_args["answer"]
+
+def wrong(task):
+    return ""
+"""
+
+
+@pytest.mark.parametrize("name", ["mine", "Mine"])
+def test_an_agent_of_the_users_own_is_evaluated(sums: Any, served: Served, name: str) -> None:
+    Path("my_agent.py").write_text(AGENT)
+    options = ("--arms", "none,oracle", "--lessons", "lessons.jsonl", "--score", "my_agent:right")
+    report = evaluate(sums, *options, "--agent", f"my_agent:{name}")
+    means = {arm: each["success"]["mean"] for arm, each in report["arms"].items()}
+    assert means == {"none": pytest.approx(5 / 6), "oracle": 1.0}
+    assert all(role_of(prompt) != "agent" for prompt in served.prompts)
+
+
+def test_an_agent_that_cannot_be_used_is_refused_before_anything_is_paid(sums: Any, served: Served) -> None:
+    Path("my_agent.py").write_text(AGENT)
+    for name, problem in (("wrong", "(task, lessons)"), ("other", "cannot be imported"), ("", "MODULE:NAME")):
+        code, _, err = sums("evaluate", "sums.jsonl", "--no-track", "--agent", f"my_agent:{name}")
+        assert code == 2 or code == 3, err
+        assert problem in " ".join(err.split())
+    assert served.prompts == []
+    code, _, err = sums("run", "sums.jsonl", "--agent", "my_agent:mine", "--score", "my_agent:right", "--memory", "off")
+    assert code == 0, err
