@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -373,8 +374,11 @@ class MemoryBank:
             return list(reading.all_experiences(reader, self.scope))
 
     def get(self, id: str) -> MemoryItem | Experience:
-        """The item or experience with this id. Raises ``InputError`` if the scope has none."""
-        id = _text("id", id)
+        """The item or experience with this id. Raises ``InputError`` if the scope has none.
+
+        Here and wherever an id is given, its first characters do, at least five, if no other id begins with them.
+        """
+        id = self._id(id)
         with self._store.reading() as reader:
             found = reading.items_of(reader, [id], self.scope).get(id) or self._experience(id)
             if found is None:
@@ -398,7 +402,7 @@ class MemoryBank:
 
         An edit takes the uses along. Raises ``InputError`` if the scope has no such item or experience.
         """
-        self.get(id)
+        id = self.get(id).id
         return self.all_uses([id])[id]
 
     def all_uses(self, ids: Collection[str] | None = None) -> dict[str, Uses]:
@@ -408,7 +412,7 @@ class MemoryBank:
 
     def marks(self, id: str) -> dict[str, str]:
         """The marks of an item or experience: name -> value. Raises ``InputError`` if the id is unknown."""
-        self.get(id)
+        id = self.get(id).id
         with self._store.reading() as reader:
             return reading.marks_of(reader, id)
 
@@ -475,7 +479,7 @@ class MemoryBank:
             raise InputError("the mark 'approved' is set by approve()")
         if value is not None and (not isinstance(value, str) or not value.strip() or len(value) > _ERROR):
             raise InputError(f"mark {name}: value {value!r:.40}: expected 1 to {_ERROR:,} characters, or None")
-        self.get(id)
+        id = self.get(id).id
         with self._store.write() as writer:
             writing.mark(writer, [id], name, normalize(value or ""))
 
@@ -486,10 +490,10 @@ class MemoryBank:
         unknown.
         """
         found = self.get(id)
-        ids = [id] if isinstance(found, MemoryItem) else [id, *(item.id for item in found.items)]
+        ids = [found.id] if isinstance(found, MemoryItem) else [found.id, *(item.id for item in found.items)]
         with self._store.write() as writer:
             writing.mark(writer, ids, reading.APPROVED, "yes")
-        return self.get(id)
+        return self.get(found.id)
 
     def reject(self, id: str, *, note: str = "", dry_run: bool = False) -> Removal:
         """``delete`` an item or experience that you do not trust: what nearly says the same is held from now on."""
@@ -521,7 +525,7 @@ class MemoryBank:
 
     def history(self, id: str) -> list[Change]:
         """Return the changes of an experience or an item, oldest first, even if it was removed or edited."""
-        id = _text("id", id)
+        id = self._id(id)
         with self._store.reading() as reader:
             changes = reading.history_of(reader, id)
             if not changes:
@@ -620,7 +624,7 @@ class MemoryBank:
             StorageError: This is a fork or a snapshot, or the bank cannot be written; or others
                 were reading it, so the text is deleted but still in the log: purge again, which removes nothing more.
         """
-        scope, name, text = self._own_scope("purge"), _text("source", source), _text("text", text)
+        scope, name, text = self._own_scope("purge"), self._id(source), _text("text", text)
         if bool(name) == bool(text):
             raise InputError("purge: pass a source, or a text")
         with scope.write(exclusive=True) as writer:
@@ -699,7 +703,7 @@ class MemoryBank:
     def _remove(
         self, name: str, *, kind: Literal["delete", "rollback"], descendants: bool, note: str, dry_run: bool
     ) -> Removal:
-        name, note = _text("id", name), _text("note", note)
+        name, note = self._id(name), _text("note", note)
         if kind == "delete" and name.startswith(("run:", "origin:")):
             raise InputError(f"{name[:40]!r} is not the id of anything; rollback removes all of a run or an origin")
         if dry_run:
@@ -752,12 +756,23 @@ class MemoryBank:
         )
 
     def _item(self, id: str) -> MemoryItem:
-        id = _text("id", id)
+        id = self._id(id)
         with self._store.reading() as reader:
             item = reading.items_of(reader, [id], self.scope).get(id)
         if item is None:
             raise self._unknown(id, "item")
         return item
+
+    def _id(self, value: object) -> str:
+        """The id that ``value`` is, or is the beginning of. Raises ``InputError`` if several ids begin with it."""
+        id = _text("id", value)
+        if not re.fullmatch(r"[em][0-9a-f]{4,19}", id):
+            return id
+        with self._store.reading() as reader:
+            found = reader.ids(id)
+        if len(found) > 1:
+            raise InputError(f"{self._place}: {', '.join(found[:3])} begin with {id}; give more digits")
+        return found[0] if found else id
 
     def _unknown(self, id: str, what: str = "item or experience") -> InputError:
         with self._store.reading() as reader:

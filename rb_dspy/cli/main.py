@@ -32,7 +32,7 @@ from rb_dspy.text import printable
 app = typer.Typer(
     name="rb-dspy",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     help="Agents that learn from their own successes and failures.",

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from rb_dspy.bank import MemoryBank
+from rb_dspy.bank.admission import attempt_id
 from rb_dspy.errors import InputError
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Experience, Verdict
 from rb_dspy.testing.embedder import HashEmbedder
-from tests.bank.helpers import a_draft, a_rollout, a_task, open_bank
+from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
 
 
 def learn(bank: MemoryBank, task: str, *texts: str, **kwargs: object) -> Experience:
@@ -305,3 +306,27 @@ def test_an_attempt_that_was_removed_is_not_taken_for_stored(bank: MemoryBank) -
         learn(bank, "t1", "Count the columns")
     assert len(bank) == 0
     assert learn(bank, "t1", "Count the columns", run_id="again").items[0].title == "Count the columns"
+
+
+def test_an_id_may_be_cut(bank: MemoryBank) -> None:
+    experience = add(bank, lessons=2)
+    item = experience.items[0]
+    assert bank.get(item.id[:9]) == item
+    assert bank.get(experience.id[:9]) == experience
+    bank.mark(item.id[:9], "stale")
+    assert bank.marks(item.id[:9]) == {"stale": "yes"}
+    assert [change.kind for change in bank.history(item.id[:9])] == ["append", "mark"]
+    bank.delete(item.id[:9])
+    assert [each.id for each in bank.items()] == [experience.items[1].id]
+    begun: dict[str, str] = {}
+    for task in map("t{}".format, range(2_000)):
+        same = begun.setdefault(attempt_id("many", task)[:5], task)
+        if same != task:
+            break
+    ids = [add(bank, each, run_id="many").id for each in (same, task)]
+    with pytest.raises(InputError, match=f"begin with {ids[0][:5]}; give more digits"):
+        bank.get(ids[0][:5])
+    with pytest.raises(InputError, match="has no item or experience"):
+        bank.get(ids[0][:4])  # too short to be one
+    with pytest.raises(InputError, match="no item or experience 'e0000000'"):
+        bank.get("e0000000")

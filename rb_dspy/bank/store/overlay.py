@@ -67,6 +67,9 @@ class OverlayReader:
     def journal(self, **where: Any) -> list[Entry]:
         return self._both(lambda reader: reader.journal(**where))
 
+    def ids(self, prefix: str) -> list[str]:
+        return sorted({*self._both(lambda reader: reader.ids(prefix))})
+
     def snapshots(self) -> list[SnapshotRow]:
         return self._both(lambda reader: reader.snapshots())
 

@@ -41,6 +41,9 @@ from rb_dspy.schema import ChangeKind
 _INDEX_PAGE = 5_000
 """Rows of the index read per page."""
 
+_MOST_IDS = 10
+"""Ids that are read for a prefix; more than one is an error."""
+
 Database = SqliteDatabase | PostgresDatabase
 
 
@@ -143,6 +146,12 @@ class SqlReader:
         also = f"kind IN ({', '.join(map(repr, kinds))}) AND kind <> 'append'" if kinds else ""
         rows = self._select("journal", columns, equal, "seq, subject", also=also)
         return [Entry(row[0], row[1], row[2], tuple(json.loads(row[3])), row[4], row[5]) for row in rows]
+
+    def ids(self, prefix: str) -> list[str]:
+        """Ids of items and experiences that begin with ``prefix``, in hexadecimal digits, also of ended ones."""
+        within = "WHERE scope_id = :scope AND id >= :first AND id < :last"
+        statement = f"SELECT id FROM items {within} UNION SELECT id FROM experiences {within} LIMIT {_MOST_IDS}"
+        return [row[0] for row in self._rows(statement, first=prefix, last=f"{prefix}g")]
 
     def snapshots(self) -> list[SnapshotRow]:
         rows = self._select("snapshots", "seq, name, created_at", {}, "seq, name")
