@@ -2,7 +2,7 @@
 
 from . import errors as errors, testing as testing
 from .agents import Agent as Agent
-from .backbones import Backbones as Backbones
+from .backbones import Backbones as Backbones, budget as budget
 from .bank import MemoryBank as MemoryBank, Pending as Pending
 from .compile.compile import compile_program as compile_program
 from .compile.result import Compiled as Compiled

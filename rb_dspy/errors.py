@@ -12,6 +12,7 @@
     ├── MissingDependency          an extra, Java or a model file is missing; says how to get it
     ├── ModelFileError             a model file is damaged, or is not the requested one
     ├── BackboneError              an LM cannot be used at all: key, credit, address, name
+    │   └── BudgetSpent            a limit of budget() is reached; what is done is kept
     ├── InfrastructureError        one task's LM call or environment failed, and the task is not judged
     │   └── ContextOverflow        the prompt is longer than the model's context window
     ├── UnparseableOutput          an LM's answer could not be parsed
@@ -84,6 +85,12 @@ class BackboneError(RBError):
     """A language model that cannot be used at all; the next task would fail, too."""
 
     exit_code = 4
+
+
+class BudgetSpent(BackboneError):
+    """The calls of a ``budget`` have used what it allows. What is done is kept; a later call continues."""
+
+    exit_code = 7
 
 
 class InfrastructureError(RBError):

@@ -20,7 +20,7 @@ PUBLIC = """
     EnvironmentFamily Experience ExperienceDraft ItemDraft Judge JudgeConfig MaTTS MattsConfig Memory MemoryBank
     MemoryDraft MemoryItem Outcome Pending ProgramConfig RBError ReasoningBank Redactor Removal Reranker
     RetrieveConfig Retrieved RunReport Settings Snapshot Step StreamProgram Streams Summary Task TaskResult
-    TaskStream Tracker TrackingConfig Trajectory TrustConfig Uses Verdict __version__ compile_program errors
+    TaskStream Tracker TrackingConfig Trajectory TrustConfig Uses Verdict __version__ budget compile_program errors
     evaluate load_program load_settings make_environment run_stream save_program split_streams testing
 """
 

@@ -11,6 +11,7 @@ from typing import Any
 import dspy
 
 from rb_dspy.backbones.answers import reading
+from rb_dspy.backbones.budget import budgets
 from rb_dspy.backbones.errors import translate
 from rb_dspy.backbones.roles import active
 from rb_dspy.backbones.usage import Ledger, metered, report
@@ -45,6 +46,8 @@ def call(
     """
     check_cancelled()
     lm = getattr(predict, "lm", None) or active().lm(role)
+    for each in budgets():
+        each.check(str(lm.model))
     started = time.perf_counter()
     tracker = None
     try:
@@ -62,7 +65,9 @@ def call(
             raise
         raise error from exc
     finally:
-        report(role, tracker, time.perf_counter() - started)
+        usage = report(role, tracker, time.perf_counter() - started)
+        for each in budgets():
+            each.add(role, usage, str(lm.model))
     return prediction
 
 
@@ -73,6 +78,8 @@ def lent(role: str, *, temperature: float, rollout: int) -> Iterator[Ledger]:
     Without a language model nothing changes: the code may have a client of its own. Arguments: see ``call``.
     """
     lm = active().own.get(role) or dspy.settings.lm
+    for each in budgets() if lm is not None else ():
+        each.check(str(lm.model))
     started = time.perf_counter()
     with metered() as ledger, dspy.track_usage() as tracker:
         try:
@@ -85,7 +92,9 @@ def lent(role: str, *, temperature: float, rollout: int) -> Iterator[Ledger]:
                     yield ledger
         finally:
             if tracker.usage_data:
-                report(role, tracker, time.perf_counter() - started)
+                usage = report(role, tracker, time.perf_counter() - started)
+                for each in budgets():
+                    each.add(role, usage, str(lm.model))
 
 
 def value(prediction: dspy.Prediction, name: str, role: str) -> Any:

@@ -44,11 +44,12 @@ def metered() -> Iterator[Ledger]:
         yield ledger
 
 
-def report(role: str, tracker: Any, seconds: float) -> None:
-    """Add one call of ``role`` to every open ledger."""
+def report(role: str, tracker: Any, seconds: float) -> RoleUsage:
+    """Add one call of ``role`` to every open ledger; returns what it used."""
     usage = usage_of(tracker, seconds)
     for ledger in dspy.settings.get(_KEY, ()):
         ledger.add(role, usage)
+    return usage
 
 
 def usage_of(tracker: Any, seconds: float) -> RoleUsage:

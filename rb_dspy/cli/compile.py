@@ -74,7 +74,7 @@ def compile_(
     built = on.build(chosen)
     tracking = tracker(chosen, on.track)
     registry = None if register is None else tracker(chosen, True)
-    with start_bank(chosen, bank, scope) as start:
+    with start_bank(chosen, bank, scope) as start, on.budget():
         arguments: dict[str, Any] = {"optimizer": optimizer, "step": step, "budget": budget, "bank": start}
         arguments |= {"orders": orders, "window": window, "threads": threads}
         plan = plan_compile(built, streams, **arguments)

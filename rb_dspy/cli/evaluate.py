@@ -85,7 +85,7 @@ def evaluate(
     built = on.build(chosen)
     if screen:
         arms, models, baseline, orders = "none,oracle", None, "none", 1  # nothing is learned
-    with start_bank(chosen, bank, scope) as start:
+    with start_bank(chosen, bank, scope) as start, on.budget():
         sides = _arms(built, arms, models, start, chosen)
         shared: dict[str, Any] = {"orders": orders, "seed": chosen.run.seed, "baseline": baseline}
         plan = plan_of(sides, stream, program=None, **shared)

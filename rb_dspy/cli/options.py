@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
@@ -102,6 +103,16 @@ Score = Annotated[
         " True, False or a number from 0 to 1.",
     ),
 ]
+MaxTokens = Annotated[
+    int | None, typer.Option("--max-tokens", min=1, metavar="N", help="Stop, to be continued, after so many tokens.")
+]
+MaxCost = Annotated[
+    float | None,
+    typer.Option("--max-cost", metavar="USD", help="Stop, to be continued, after so many US dollars."),
+]
+MaxMinutes = Annotated[
+    float | None, typer.Option("--max-minutes", metavar="N", help="Stop, to be continued, after so many minutes.")
+]
 ProgramName = Annotated[
     str | None,
     typer.Option(
@@ -191,9 +202,18 @@ class OnTasks:
     program: ProgramName = None
     matts: Matts = None
     k: K = None
+    max_tokens: MaxTokens = None
+    max_cost: MaxCost = None
+    max_minutes: MaxMinutes = None
     track: Track = None
     config: Config = None
     set_: Set = None
+
+    def budget(self) -> AbstractContextManager[object]:
+        """The limits of the command."""
+        from rb_dspy.backbones import budget
+
+        return budget(max_tokens=self.max_tokens, max_cost=self.max_cost, max_minutes=self.max_minutes)
 
     def settings(self, **options: Any) -> Settings:
         """The settings of the command; ``options``: its own options as ``section__key=value``."""

@@ -111,7 +111,7 @@ def find_record(folder: Path, name: str) -> Record:
 
 def unfinished(folder: Path, **head: Any) -> Record | None:
     """The newest run with this head if it has unfinished tasks, else None."""
-    same = [each for each in records(folder) if all(each.head.get(name) == value for name, value in head.items())]
+    same = [each for each in records(folder) if all(each.head.get(name, "") == value for name, value in head.items())]
     return same[-1] if same and not same[-1].finished else None
 
 

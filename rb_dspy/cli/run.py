@@ -63,12 +63,14 @@ def run(
 
         if on.track:
             raise InputError("--memory both is not tracked; remove --track")
-        compare_memory(built, found.name, found.take(on.number)[0], chosen)
+        with on.budget():
+            compare_memory(built, found.name, found.take(on.number)[0], chosen)
         return
-    with _open_bank(chosen, built) as opened:
+    with _open_bank(chosen, built) as opened, on.budget():
         folder = folder_of(chosen.bank.url)
         head: dict[str, Any] = {"key": found.key(on.number), "scope": chosen.bank.scope, "memory": chosen.run.memory}
         head |= {"bank": without_secrets(chosen.bank.url) if folder == NO_FILE else "", "env": on.env or ""}
+        head |= {"agent": on.agent or "", "score": on.score or ""}
         scaling = "" if chosen.matts is None else chosen.matts.model_dump(mode="json")
         head |= {"program": on.program or "", "matts": scaling, "models": model_names(built)}
         head |= {"settings": digest([chosen.program.model_dump(mode="json"), prompts_of(built)])}
