@@ -476,3 +476,19 @@ print("done", flush=True)
     assert [finish(process) for process in processes] == ["done\n"] * 6
     with open_bank(bare_url, "s0") as bank:
         assert bank.scopes() == [f"s{number}" for number in range(6)]
+
+
+def test_a_connection_from_before_the_bank_was_made_learns_its_types(
+    bare_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = PostgresDatabase._schema
+
+    def late(self: PostgresDatabase, connection: Any) -> int:
+        monkeypatch.setattr(PostgresDatabase, "_schema", look)
+        open_bank(bare_url, "other").close()  # another process was first
+        return look(self, connection)
+
+    monkeypatch.setattr(PostgresDatabase, "_schema", late)
+    with open_bank(bare_url) as bank:
+        add(bank)
+        assert len(bank.retrieve("sort", unit="item")) == 1

@@ -89,7 +89,6 @@ class PostgresDatabase:
                 raise StorageError(f"{self.location}: has no bank; check the address, or open it with create=True")
             if not schema:
                 self._make_tables()
-                self._engine.dispose()  # its connections do not know the type of a vector yet
             elif schema < tables.SCHEMA:
                 self._migrate()
         except BaseException:
@@ -348,7 +347,7 @@ def _engine(url: URL) -> Engine:
     engine = create_engine(url, pool_size=8, max_overflow=-1, use_native_hstore=False)
 
     @event.listens_for(engine, "checkout")
-    def check(connection: psycopg.Connection[Any], *_: object) -> None:
+    def check(connection: psycopg.Connection[Any], record: Any, _: object) -> None:
         """A server that ends an idle connection writes to it; only then it costs a round trip to see if it works."""
         waiting = select.poll()
         if not connection.closed:
@@ -359,12 +358,21 @@ def _engine(url: URL) -> Engine:
                 connection.rollback()
             except psycopg.Error as exc:
                 raise sqlalchemy.exc.DisconnectionError from exc
+        learn_type(connection, record)
 
     @event.listens_for(engine, "connect")
-    def prepare(connection: psycopg.Connection[Any], _: object) -> None:
+    def prepare(connection: psycopg.Connection[Any], record: Any) -> None:
         connection.execute(_SESSION)
+        connection.commit()
+        learn_type(connection, record)
+
+    def learn_type(connection: psycopg.Connection[Any], record: Any) -> None:
+        """Teach a connection the type of a vector, as soon as this or another process has made it."""
+        if record.info.get("vectors"):
+            return
         if TypeInfo.fetch(connection, "halfvec"):
             register_vector(connection)
-        connection.commit()
+            record.info["vectors"] = True
+        connection.rollback()
 
     return engine
