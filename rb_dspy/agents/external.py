@@ -79,7 +79,7 @@ class ExternalAct(dspy.Module):
             text = "\n\n".join(map(str, filter(None, parts))) if self._rules else task.instruction
             given = task.without_ground_truth().model_copy(update={"instruction": text})
             with lent("agent", temperature=temperature, rollout=rollout) as ledger:
-                rollout_ = self._rollout(given, memory.block)
+                rollout_ = self._rollout(given, memory.block if memory else "")
             trajectory = rollout_.model_copy(update={"rollout_id": str(rollout), "usage": ledger.usage()})
             return _answered(environment, trajectory)
 

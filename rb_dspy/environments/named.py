@@ -63,6 +63,8 @@ def imported(spec: str, what: str) -> Any:
     module, _, name = spec.partition(":")
     if not (module and name):
         raise InputError(f"{what} {spec}: expected MODULE:NAME, such as my_module:mine")
+    if module.endswith(".py"):
+        raise InputError(f"{what} {spec}: expected the name of a module, not of a file: {module[:-3]}:{name}")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:

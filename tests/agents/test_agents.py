@@ -202,6 +202,18 @@ def test_a_module_without_an_input_for_lessons_gets_them_below_the_task() -> Non
     assert "Look below the safe." in seen[0]
 
 
+def test_without_lessons_the_text_is_empty() -> None:
+    given: list[str] = []
+
+    def mine(task: Task, lessons: str) -> str:
+        given.append(lessons)
+        return "0000"
+
+    with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
+        run_stream(program(mine, score=right), safes(1), bank)
+    assert given == [""]
+
+
 def test_a_trajectory_of_an_agent_stays_as_it_is() -> None:
     def mine(task: Task, lessons: str) -> Any:
         return to_trajectory(task, [{"thought": "hm", "action": "0000", "observation": "ok"}])
