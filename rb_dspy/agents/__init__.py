@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rb_dspy.agents.external import Agent, ExternalAct, ScoreFunction
-from rb_dspy.agents.score import scored_by
+from rb_dspy.agents.external import Agent, ExternalAct
+from rb_dspy.agents.score import ScoreFunction, scored_by
 
 __all__ = ["Agent", "ExternalAct", "ScoreFunction", "scored_by"]

@@ -8,17 +8,14 @@ from typing import Any, Protocol
 
 import dspy
 
-from rb_dspy.agents.score import ScoreFunction
 from rb_dspy.backbones import lent
 from rb_dspy.concurrency import check_cancelled, resolve
 from rb_dspy.environments.episode import guarded, open_environment
 from rb_dspy.errors import ConfigError, InfrastructureError, InvalidTrajectory, RBError, describe_error
 from rb_dspy.importers import to_trajectory
 from rb_dspy.protocols import Environment, EnvironmentFactory
-from rb_dspy.schema import Task, Trajectory
+from rb_dspy.schema import Step, Task, Trajectory
 from rb_dspy.steps import Memory
-
-__all__ = ["Agent", "ExternalAct", "ScoreFunction"]
 
 _LESSONS = ("lessons", "memory")
 """Names of an input of a DSPy module that takes the lessons."""
@@ -79,11 +76,12 @@ class ExternalAct(dspy.Module):
             text = "\n\n".join(map(str, filter(None, parts))) if self._rules else task.instruction
             given = task.without_ground_truth().model_copy(update={"instruction": text})
             with lent("agent", temperature=temperature, rollout=rollout) as ledger:
-                rollout_ = self._rollout(given, memory.block if memory else "")
-            trajectory = rollout_.model_copy(update={"rollout_id": str(rollout), "usage": ledger.usage()})
-            return _answered(environment, trajectory)
+                trajectory = self._done(given, memory.block if memory else "")
+            own = {"rollout_id": str(rollout), "usage": ledger.usage()}
+            return _answered(environment, trajectory.model_copy(update=own))
 
-    def _rollout(self, task: Task, lessons: str) -> Trajectory:
+    def _done(self, task: Task, lessons: str) -> Trajectory:
+        """Call the agent, and read what it returns."""
         check_cancelled()
         agent: Callable[..., Any] = self.agent
         try:
@@ -102,12 +100,13 @@ class ExternalAct(dspy.Module):
 
 def _answered(environment: Environment, trajectory: Trajectory) -> Trajectory:
     """Submit the answer. What the environment says about it is the last observation."""
-    if trajectory.answer is None:
+    answer = trajectory.answer
+    if answer is None:
         return trajectory
-    answer, (*steps, last) = trajectory.answer, trajectory.steps
     said, _ = guarded("step", lambda: environment.step(answer))
-    said = "\n\n".join(filter(None, [last.observation, str(said)]))
-    return trajectory.model_copy(update={"steps": (*steps, last.model_copy(update={"observation": said}))})
+    *steps, last = trajectory.steps or (Step(action=answer),)
+    seen = "\n\n".join(filter(None, [last.observation, str(said)]))
+    return trajectory.model_copy(update={"steps": (*steps, last.model_copy(update={"observation": seen}))})
 
 
 def _inputs(agent: Any) -> Callable[[Task, str], dict[str, str]] | None:

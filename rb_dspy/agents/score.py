@@ -11,11 +11,11 @@ from rb_dspy.environments.single_turn import SingleTurn
 from rb_dspy.protocols import Environment, EnvironmentFactory
 from rb_dspy.schema import Outcome, Task
 
-ScoreFunction = Callable[[Task, str], "Score | Awaitable[Score]"]
-"""Scores an answer by ground truth, which only it sees. It may be async."""
-
 Score = bool | float | Outcome | None
-"""Whether it is right, or a reward from 0 to 1 (a success from 1 on), or both; None if that is not known."""
+"""Whether an answer is right, or its reward from 0 to 1 (1 is a success), or both; None if that is not known."""
+
+ScoreFunction = Callable[[Task, str], Score | Awaitable[Score]]
+"""Scores an answer by ground truth, which only it sees. It may be async."""
 
 
 def scored_by(score: ScoreFunction) -> EnvironmentFactory:
@@ -26,12 +26,12 @@ def scored_by(score: ScoreFunction) -> EnvironmentFactory:
     """
 
     def environment(task: Task, rollout_id: str) -> Environment:  # noqa: ARG001 (the call shape of a factory)
-        return SingleTurn(lambda task: lambda answer: outcome_of(resolve(score(task, answer))))  # type: ignore[arg-type, return-value]
+        return SingleTurn(lambda task: lambda answer: _outcome(resolve(score(task, answer))))
 
     return environment
 
 
-def outcome_of(scored: Any) -> Outcome | None:
+def _outcome(scored: Any) -> Outcome | None:
     """The outcome that a score means. Raises ``TypeError`` for other values."""
     if scored is None or isinstance(scored, Outcome):
         return scored

@@ -40,7 +40,7 @@ class Budget:
             if limit is not None and used >= limit:
                 raise BudgetSpent(
                     f"the budget of {unit.format(limit)} is spent ({unit.format(used)} used), so no model is called any"
-                    f" more; what is done is kept: to continue, raise max_{name} and start the same again"
+                    " more; what is done is kept: start the same again to continue"
                 )
 
     def add(self, role: str, usage: RoleUsage, model: str) -> None:

@@ -65,9 +65,7 @@ def call(
             raise
         raise error from exc
     finally:
-        usage = report(role, tracker, time.perf_counter() - started)
-        for each in budgets():
-            each.add(role, usage, str(lm.model))
+        _count(role, lm, tracker, started)
     return prediction
 
 
@@ -78,23 +76,26 @@ def lent(role: str, *, temperature: float, rollout: int) -> Iterator[Ledger]:
     Without a language model nothing changes: the code may have a client of its own. Arguments: see ``call``.
     """
     lm = active().own.get(role) or dspy.settings.lm
-    for each in budgets() if lm is not None else ():
-        each.check(str(lm.model))
+    if lm is not None:
+        for each in budgets():
+            each.check(str(lm.model))
+        sampling = _config(lm, lm.kwargs, temperature, 0, rollout)
+        sampling.pop("max_tokens", None)  # the code sets the length of its answers
+        lm = lm.copy(**sampling) if sampling else lm
     started = time.perf_counter()
-    with metered() as ledger, dspy.track_usage() as tracker:
+    with metered() as ledger, dspy.track_usage() as tracker, dspy.context(lm=lm):
         try:
-            if lm is None:
-                yield ledger
-            else:
-                sampling = {**_config(lm, lm.kwargs, temperature, 0, rollout)}
-                sampling.pop("max_tokens", None)
-                with dspy.context(lm=lm.copy(**sampling) if sampling else lm):
-                    yield ledger
+            yield ledger
         finally:
             if tracker.usage_data:
-                usage = report(role, tracker, time.perf_counter() - started)
-                for each in budgets():
-                    each.add(role, usage, str(lm.model))
+                _count(role, lm, tracker, started)
+
+
+def _count(role: str, lm: Any, tracker: Any, started: float) -> None:
+    """Add a call to the open ledgers and budgets."""
+    usage = report(role, tracker, time.perf_counter() - started)
+    for each in budgets():
+        each.add(role, usage, str(lm.model))
 
 
 def value(prediction: dspy.Prediction, name: str, role: str) -> Any:

@@ -275,7 +275,7 @@ class MemoryBank:
         record = partial(
             writing.record, task=task, rollout=trajectory, run_id=run_id, shown=ids, origin=origin, place=self._place
         )
-        self._store.together(writing.each, record)
+        self._store.together(writing.one_by_one, record)
 
     def record_failure(
         self, task: Task, error: str, *, run_id: str = "", trajectories: Sequence[Trajectory] | None = None
@@ -738,21 +738,8 @@ class MemoryBank:
             with self._store.reading() as reader:
                 present = reading.items_of(reader, written.shared, self.scope)
             items = {id: present.get(id, item) for id, item in items.items()}
-        return Experience(
-            id=written.row.id,
-            scope=self.scope,
-            seq=written.row.seq,
-            task=new.draft.task,
-            trajectories=new.draft.trajectories,
-            verdicts=new.draft.verdicts,
-            items=tuple(items.values()),
-            run_id=written.row.run_id,
-            note=written.row.note,
-            origin=written.row.origin,
-            shown=written.shown,
-            level=LEVELS[written.row.level],
-            reward=written.row.reward,
-            created_at=written.row.created_at,
+        return reading.experience_of(
+            written.row, new.draft, items.values(), written.shown, self.scope, LEVELS[written.row.level]
         )
 
     def _item(self, id: str) -> MemoryItem:

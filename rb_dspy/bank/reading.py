@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from rb_dspy.bank.admission import attempt_id, identity, unpack_rollouts
+from rb_dspy.bank.admission import Rollouts, attempt_id, identity, unpack_rollouts
 from rb_dspy.bank.store.base import HELD, Entry, ExperienceRow, ItemRow, PendingKey, PendingRow, SnapshotRow, Unit
 from rb_dspy.bank.store.overlay import Reader
 from rb_dspy.errors import CorruptBank
@@ -17,6 +17,7 @@ from rb_dspy.schema import (
     LEVELS,
     Change,
     Experience,
+    ExperienceDraft,
     Level,
     MemoryDraft,
     MemoryItem,
@@ -175,8 +176,9 @@ def experiences_of(reader: Reader, rows: Iterable[ExperienceRow], scope: str) ->
         shown.setdefault(use.experience, []).append(use.subject)
     approved = marked(reader, "experience", APPROVED)
     return [
-        _experience(
+        experience_of(
             row,
+            unpack_rollouts(row.payload or b"", f"experience {row.id}"),
             [
                 items[each.id]
                 for each in sorted(rows_of.get(row.seq, ()), key=lambda each: each.learned)
@@ -306,16 +308,22 @@ def _item(given: ItemRows, scope: str, approved: Collection[int]) -> MemoryItem:
     )
 
 
-def _experience(
-    row: ExperienceRow, items: Sequence[MemoryItem], shown: Sequence[str], scope: str, level: Level
+def experience_of(
+    row: ExperienceRow,
+    rollouts: Rollouts | ExperienceDraft,
+    items: Iterable[MemoryItem],
+    shown: Sequence[str],
+    scope: str,
+    level: Level,
 ) -> Experience:
-    assert row.payload is not None
-    rollouts = unpack_rollouts(row.payload, f"experience {row.id}")
+    """The experience of a row, with its rollouts, which are packed in the row."""
     return Experience(
         id=row.id,
         scope=scope,
         seq=row.seq,
-        **dict(rollouts),
+        task=rollouts.task,
+        trajectories=rollouts.trajectories,
+        verdicts=rollouts.verdicts,
         items=tuple(items),
         run_id=row.run_id,
         note=row.note,

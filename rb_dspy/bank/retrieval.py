@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any, Literal, Self, get_args
 
@@ -36,8 +36,8 @@ _OWNER = LEVELS.index("owner")
 _FLOOD = 3
 """As many others that say the same make a result one that does not outrank others."""
 
-Ranking = Callable[[int], list[Hit]]
-"""Returns the best rows, at most the given number."""
+Ranking = Callable[[int, Filter], list[Hit]]
+"""Returns the best rows that pass the filter, at most the given number."""
 
 
 _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -112,14 +112,14 @@ def find(
     rankings: list[Ranking] = []
     if query.mode != "lexical":
         vector = embed(text)
-        rankings.append(lambda number: searcher.nearest(query.unit, vector, number, only))
+        rankings.append(lambda number, only: searcher.nearest(query.unit, vector, number, only))
     if query.mode != "dense":
-        rankings.append(lambda number: searcher.matching(query.unit, text, number, only))
+        rankings.append(lambda number, only: searcher.matching(query.unit, text, number, only))
     ranking = rankings[0] if len(rankings) == 1 else _fused(rankings)
     count = query.k
     full = set[str]()
     while True:
-        hits = ranking(count)  # outside the block below, because a searcher has its own lock
+        hits = ranking(count, only)  # outside the block below, because a searcher has its own lock
         least = query.min_score
         passed = hits if least is None else [hit for hit in hits if hit.score >= least - 1e-5]
         is_all = len(passed) < count
@@ -130,13 +130,15 @@ def find(
             return found.best(query.k)
         if new := found.full - full:  # what is left of an origin that has its places is not read again
             full |= new
-            shown = {each.seq for each in (*found.first, *found.later)}
-            only = replace(only, hidden={*only.hidden, *(_rows_of(scope.now(), query.unit, new) - shown)})
+            kept = {*approved, *(each.seq for each in (*found.first, *found.later))}
+            only = replace(only, hidden={*only.hidden, *(_rows_of(scope.now(), query.unit, new) - kept)})
         count *= 4
 
 
 def _rows_of(reader: Reader, unit: Unit, origins: Collection[str]) -> set[int]:
-    return {seq for origin in origins for (seq,) in reader.tally(f"{unit}s", ["seq"], origin=origin)}
+    """The rows of ``origins``, without those that the owner edited."""
+    every = (row for origin in origins for row in reader.tally(f"{unit}s", ["seq", "level"], origin=origin))
+    return {seq for seq, level in every if level < _OWNER}
 
 
 def _filter(reader: Reader, query: Query, approved: Mapping[int, str]) -> Filter:
@@ -179,6 +181,7 @@ class _Found:
         return self.result if outranks else self.result.model_copy(update={"outranks": False})
 
 
+@dataclass
 class _Results:
     """Chooses from hits, best first. ``first``: the results; ``later``: what is only shown if there are not enough.
 
@@ -186,25 +189,16 @@ class _Results:
     trusted by name gets ``TrustConfig.cap`` places.
     """
 
-    def __init__(
-        self,
-        reader: Reader,
-        scope: str,
-        vectors: Callable[[Sequence[int]], Mapping[int, Vectors]],
-        trust: TrustConfig,
-        query: Query,
-        approved: Collection[int],
-    ) -> None:
-        self._reader = reader
-        self._scope = scope
-        self._vectors = vectors
-        self._trust = trust
-        self._query = query
-        self._approved = approved
-        self.first: list[_Found] = []
-        self.later: list[_Found] = []
-        self.full = set[str]()
-        """Origins that have got all of their places."""
+    reader: Reader
+    scope: str
+    vectors: Callable[[Sequence[int]], Mapping[int, Vectors]]
+    trust: TrustConfig
+    query: Query
+    approved: Collection[int]
+    first: list[_Found] = field(default_factory=list)
+    later: list[_Found] = field(default_factory=list)
+    full: set[str] = field(default_factory=set)
+    """Origins that have got all of their places."""
 
     def __len__(self) -> int:
         return len(self.first) + len(self.later)
@@ -215,10 +209,10 @@ class _Results:
 
     def load(self, hits: Sequence[Hit]) -> Self:
         seqs = [hit.seq for hit in hits]
-        by_item = self._query.unit == "item"
-        vectors = self._vectors(seqs) if by_item and len(hits) > 1 and self._trust.near <= 1 else {}
+        by_item = self.query.unit == "item"
+        vectors = self.vectors(seqs) if by_item and len(hits) > 1 and self.trust.near <= 1 else {}
         places, seen = Counter[str](), set[str]()
-        most = max(1, self._query.k - 1)
+        most = max(1, self.query.k - 1)
         for hit, row, result in self._lessons(hits):
             if row.id in seen:
                 continue
@@ -229,7 +223,7 @@ class _Results:
             if better is not None:
                 better.repeats += 1
             kind = origin_class(row.origin)
-            if is_capped and places[kind] == self._trust.cap:
+            if is_capped and places[kind] == self.trust.cap:
                 self.full.add(row.origin)
                 continue
             places[kind] += is_capped
@@ -239,40 +233,40 @@ class _Results:
                 self.later.append(found)
                 continue
             self.first.append(found)
-            if len(self.first) == self._query.k:
+            if len(self.first) == self.query.k:
                 break
         return self
 
     def _standing(self, row: ItemRow | ExperienceRow) -> tuple[int, bool]:
         """Its level, and whether it is one that is not capped."""
-        is_approved = row.seq in self._approved
-        is_capped = not is_approved and row.level < _OWNER and self._trust.is_capped(row.origin)
+        is_approved = row.seq in self.approved
+        is_capped = not is_approved and row.level < _OWNER and self.trust.is_capped(row.origin)
         return _OWNER if is_approved else row.level, not is_capped
 
     def _lessons(self, hits: Sequence[Hit]) -> Iterator[tuple[Hit, ItemRow | ExperienceRow, Retrieved]]:
         """The hits that may be shown, with their rows."""
         seqs = [hit.seq for hit in hits]
-        by_item = self._query.unit == "item"
+        by_item = self.query.unit == "item"
         rows: dict[int, tuple[ItemRow | ExperienceRow, ExperienceRow, Sequence[str]]]
         if by_item:
-            given = self._reader.items_with_experiences(seqs=seqs)
+            given = self.reader.items_with_experiences(seqs=seqs)
             best: dict[str, ItemRow] = {}
             for each, _ in given:  # what strangers repeat is as trusted as what they repeat
                 best[each.id] = max(best.get(each.id, each), each, key=self._standing)
             rows = {row.seq: (best[row.id], giver, [row.id]) for row, giver in given}
         else:
             ids: dict[int, list[str]] = {}
-            for each in sorted(self._reader.items(experiences=seqs), key=lambda row: row.learned):
+            for each in sorted(self.reader.items(experiences=seqs), key=lambda row: row.learned):
                 ids.setdefault(each.experience, []).append(each.id)
-            given = self._reader.items_with_experiences({id for every in ids.values() for id in every})
-            rows = {row.seq: (row, row, ids.get(row.seq, ())) for row in self._reader.experiences(seqs=seqs)}
-        items = as_items(self._reader, given, self._scope, self._approved if by_item else None)
+            given = self.reader.items_with_experiences({id for every in ids.values() for id in every})
+            rows = {row.seq: (row, row, ids.get(row.seq, ())) for row in self.reader.experiences(seqs=seqs)}
+        items = as_items(self.reader, given, self.scope, self.approved if by_item else None)
         for hit in hits:
             if hit.seq not in rows:
                 continue
             row, giver, lessons = rows[hit.seq]
-            mine = tuple(items[id] for id in lessons if id in items and self._query.is_shown(items[id]))
-            if mine or (self._query.empty and not by_item):
+            mine = tuple(items[id] for id in lessons if id in items and self.query.is_shown(items[id]))
+            if mine or (self.query.empty and not by_item):
                 result = Retrieved(
                     score=hit.score,
                     experience_id=giver.id,
@@ -286,7 +280,7 @@ class _Results:
         """The result that says the same."""
         if found.vector is None:
             return None
-        least = self._trust.near - 1e-5
+        least = self.trust.near - 1e-5
         near = (each for each in self.first if each.vector is not None and float(each.vector @ found.vector) >= least)
         return next(near, None)
 
@@ -294,10 +288,10 @@ class _Results:
 def _fused(rankings: Sequence[Ranking]) -> Ranking:
     """Reciprocal rank fusion; equal scores are ordered newest first."""
 
-    def fused(count: int) -> list[Hit]:
+    def fused(count: int, only: Filter) -> list[Hit]:
         scores: dict[int, float] = {}
         for ranking in rankings:
-            for place, hit in enumerate(ranking(max(_DEPTH, 4 * count)), 1):
+            for place, hit in enumerate(ranking(max(_DEPTH, 4 * count), only), 1):
                 scores[hit.seq] = scores.get(hit.seq, 0.0) + 1 / (_SMOOTHING + place)
         hits = [Hit(seq, score) for seq, score in scores.items()]
         return sorted(hits, key=lambda hit: (-hit.score, -hit.seq))[:count]

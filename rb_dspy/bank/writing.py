@@ -91,7 +91,7 @@ def append(
     rest = iter(every)
     while batch := list(islice(rest, _BATCH)):
         page: dict[str, NewExperience] = {}
-        batch, stored = _distinct(scope.now(), batch, guard) if foreign else _current(scope.now(), batch)
+        batch, stored = _distinct(scope.now(), batch) if foreign else _current(scope.now(), batch)
         for new in batch:
             page.setdefault(new.id, new)
         ids += [new.id for new in batch]
@@ -171,11 +171,11 @@ def _is_corrected(row: ExperienceRow | PendingRow, task: Task, rollouts: Sequenc
     return corrects(task, rollouts, unpack_rollouts(row.payload or b"", f"a rollout of {task.id}").trajectories)
 
 
-def _distinct(reader: Reader, batch: Sequence[NewExperience], strange: bool) -> tuple[list[NewExperience], set[str]]:
+def _distinct(reader: Reader, batch: Sequence[NewExperience]) -> tuple[list[NewExperience], set[str]]:
     """Give an experience the id of its rollouts if other rollouts already have the id of its run and task.
 
-    A ``strange`` file does not say which tasks a run has done: if the same is not stored, its run is left out. Returns
-    the batch, and ``_stored`` of it.
+    A file that is not believed does not say which tasks a run has done: if the same is not stored, its run is left out.
+    Returns the batch, and ``_stored`` of it.
     """
     contents: dict[str, str] = {}
     for row in reader.experiences(ids={new.id for new in batch}, ended=True, payload=True):
@@ -184,12 +184,11 @@ def _distinct(reader: Reader, batch: Sequence[NewExperience], strange: bool) -> 
     distinct = []
     for new in batch:
         content = identity(new.draft.task, new.draft.trajectories, run_id="")
-        if not strange or new.id in contents:
-            same = contents.setdefault(new.id, content) == content
-        else:
-            same = not new.row.run_id
-        run_id = new.row.run_id if same or not strange else ""
-        distinct.append(new if same else replace(new, row=new.row._replace(id=content, run_id=run_id)))
+        if new.imported and contents.get(new.id) != content:
+            new = replace(new, row=new.row._replace(id=content, run_id=""))
+        elif contents.setdefault(new.id, content) != content:
+            new = replace(new, row=new.row._replace(id=content))
+        distinct.append(new)
     return distinct, _stored(reader, distinct)
 
 
@@ -379,8 +378,8 @@ def remove(writer: Writer, name: str, kind: Literal["delete", "rollback"], *, de
     return going.removal
 
 
-def each(writer: Writer, works: Sequence[Callable[[Writer], None]]) -> list[None]:
-    """Do one work after the other."""
+def one_by_one(writer: Writer, works: Sequence[Callable[[Writer], None]]) -> list[None]:
+    """Do works that share a transaction; see ``SqlScope.together``."""
     return [work(writer) for work in works]
 
 

@@ -122,7 +122,8 @@ def compile_(
     if compiled.changed:
         name = str(save) if version is None else f"models:/{register}/{version}"
         more = f" --matts {chosen.matts.mode} --k {chosen.matts.k}" if chosen.matts else ""
-        more += f" --env {on.env}" if on.env else ""
+        own = (("--env", on.env), ("--agent", on.agent), ("--score", on.score))
+        more += "".join(f" {option} {name}" for option, name in own if name)
         say("use it: ", (f"rb-dspy run {found.name} --program {name}{more}", "bold"))
 
 

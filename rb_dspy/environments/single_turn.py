@@ -7,8 +7,8 @@ from collections.abc import Callable
 from rb_dspy.protocols import Environment
 from rb_dspy.schema import Outcome, Task
 
-Score = Callable[[str], Outcome]
-"""Scores an answer by ground truth. Must not raise for any text."""
+Score = Callable[[str], Outcome | None]
+"""Scores an answer by ground truth; None if the outcome is unknown. What it raises is an error of the task."""
 
 MAX_ANSWER = 10_000
 """Maximum length of an answer, in characters; a longer one counts as wrong."""

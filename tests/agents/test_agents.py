@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,9 @@ from rb_dspy import (
     evaluate,
     run_stream,
 )
-from rb_dspy.errors import ConfigError
+from rb_dspy.errors import ConfigError, InputError
 from rb_dspy.importers import to_trajectory
-from rb_dspy.schema import Outcome
+from rb_dspy.schema import Outcome, Trajectory
 from rb_dspy.testing import HashEmbedder, Prompt, Reply, scripted_lm
 from tests.evaluation.world import learner, make_safe, safes
 
@@ -212,6 +213,39 @@ def test_without_lessons_the_text_is_empty() -> None:
     with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
         run_stream(program(mine, score=right), safes(1), bank)
     assert given == [""]
+
+
+def test_an_answer_without_steps_is_a_step() -> None:
+    def mine(task: Task, lessons: str) -> Any:
+        return Trajectory(task_id=task.id, answer="0000", stop_reason="external")
+
+    with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
+        (result,) = run_stream(program(mine, environments=make_safe), safes(1), bank).results
+        assert result.error == ""
+        (step,) = result.rollouts[0].steps
+        assert step.action == "0000"
+        assert "It stays shut" in step.observation
+
+
+def test_an_agent_that_cannot_be_copied_is_shared_and_names_its_evaluation(tmp_path: Path) -> None:
+    class Mine:
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+            self.calls = 0
+
+        def __call__(self, task: Task, lessons: str) -> Any:
+            with self.lock:
+                self.calls += 1
+            return plain(task, lessons)
+
+    mine = Mine()
+    arguments: dict[str, Any] = {"orders": 1, "folder": tmp_path, "embedder": HashEmbedder()}
+    report = evaluate(["none", "bank"], safes(6), program=program(mine, score=right), **arguments)
+    assert report.arms["bank"].errors == 0
+    assert mine.calls == 12
+    for other in (program(plain, score=right), program(mine, score=lambda task, answer: True)):
+        with pytest.raises(InputError, match="another evaluation"):
+            evaluate(["none", "bank"], safes(6), program=other, **arguments)
 
 
 def test_a_trajectory_of_an_agent_stays_as_it_is() -> None:

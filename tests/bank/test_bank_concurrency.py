@@ -113,7 +113,6 @@ def test_three_processes(url: str | Path) -> None:
 def test_a_fork_must_open_the_bank_again(url: str | Path) -> None:
     code = """
 import os, sys, tests.bank.helpers as h
-from rb_dspy.bank.store.commits import GroupCommit
 from rb_dspy.errors import StorageError
 bank = h.open_bank(sys.argv[1])
 child = os.fork()

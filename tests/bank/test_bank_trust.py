@@ -464,7 +464,16 @@ def test_words_of_the_owner_that_a_stranger_repeats_keep_their_place(place: str 
 def test_behind_a_flood_of_one_origin_is_found_what_others_say() -> None:
     with open_bank() as bank:
         drafts = tuple(a_draft(f"Sort {number}", f"Sort with method {number}.") for number in range(2_000))
-        bank.append(a_task("t"), a_rollout("t"), Verdict(label="success"), drafts, run_id="t", origin="import:ab")
+        far = a_draft("Far", "Look at the colour of each picture."), a_draft("Farther", "Ask the clerk.")
+        made = tell(bank, "t", *(each.content for each in (*drafts, *far)), origin="import:ab")
+        approved, edited = made.items[-2:]
+        bank.approve(approved.id)
+        bank.edit(edited.id, content="Ask the clerk at once.")
         tell(bank, "t2", "Count the words of each page.", origin="caller")
-        found = bank.retrieve("sort with method", 4, unit="item")
-        assert [item.content for each in found for item in each.items][-1] == "Count the words of each page."
+        found = shown(bank, "sort with method", k=4)
+        assert found[0].startswith("Sort with method")
+        assert {*found[1:]} == {
+            "Count the words of each page.",
+            "Look at the colour of each picture.",
+            "Ask the clerk at once.",
+        }

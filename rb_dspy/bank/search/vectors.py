@@ -105,7 +105,7 @@ class VectorIndex:
     def _search(self, rows: _Rows, vector: Vectors, count: int, only: Filter) -> list[Hit]:
         born = rows.count if only.at is None else int(np.searchsorted(rows.seqs[: rows.count], only.at, side="right"))
         few = count + _MARGIN
-        if _MANY < born > few:  # most rows pass, as a rule, so the first of all, by a faster library, are enough
+        if born > max(_MANY, few):  # as a rule most rows pass, so the first of all rows, by a faster library, do
             import faiss
 
             nearest = faiss.knn(vector[None], rows.vectors[:born], few, metric=faiss.METRIC_INNER_PRODUCT)

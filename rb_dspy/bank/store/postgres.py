@@ -109,8 +109,8 @@ class PostgresDatabase:
     def writing(self, scope_id: int | None = None) -> Iterator[Connection]:
         self._check_open()
         with self._turn, self._transaction(self._writes) as connection:
-            # The first vectors bind the whole bank to their embedder, so until then all scopes take turns. They do
-            # so, too, when the index is made, in the first write after a scope has become large.
+            # All scopes take turns until the first vectors bind the bank to their embedder, and in the write that
+            # makes the index: the first one after a scope has become large.
             exclusive = scope_id is None or not self._has_embedder or (self._is_large and not self._is_indexed)
             connection.execute(_LOCK_BANK if exclusive else _LOCK_SCOPE, {"scope": scope_id})
             yield connection
@@ -134,8 +134,7 @@ class PostgresDatabase:
         using a table for a minute.
         """
         self._check_open()
-        options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"}
-        with self._translated(), self._engine.connect().execution_options(**options) as connection:
+        with self._translated(), self._single.connect() as connection:
             for name in tables.NAMES:
                 connection.exec_driver_sql(f"VACUUM (FULL, ANALYZE) {SCHEMA_NAME}.{name}")
 
