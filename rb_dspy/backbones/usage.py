@@ -6,7 +6,7 @@ Ledgers are stored in dspy's settings, which reach copied contexts and the threa
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -66,6 +66,15 @@ def usage_of(tracker: Any, seconds: float) -> RoleUsage:
         cached_calls=0 if entries or tracker is None else 1,
         seconds=seconds,
     )
+
+
+def total_usage(usages: Iterable[Usage]) -> Usage:
+    """Return the sum for each role."""
+    total: Usage = {}
+    for usage in usages:
+        for role, used in usage.items():
+            total[role] = total.get(role, RoleUsage()) + used
+    return total
 
 
 def price_of(usage: Usage, models: Mapping[str, str]) -> float | None:

@@ -16,63 +16,58 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.cli.output import emit, ends_on_interrupt, err, out, print_row, table
 from rb_dspy.config import Settings
 from rb_dspy.errors import InfrastructureError
+from rb_dspy.evaluation import Arm, evaluate
 from rb_dspy.matts import BankProgram
 from rb_dspy.schema import Task
-from rb_dspy.stream import RunReport, TaskResult, run_stream
+from rb_dspy.stream import RunReport, TaskResult, TaskStream
 from rb_dspy.stream.templates import family_attribute
 from rb_dspy.text import counted, middle_cut
 
 
 def compare_memory(program: BankProgram, name: str, tasks: Sequence[Task], chosen: Settings) -> None:
-    """Run ``tasks`` without memory, then with a bank that starts empty, and print both results of each task.
+    """Evaluate ``tasks`` without memory, then with a bank that starts empty, and print both results of each task.
 
-    Raises ``InfrastructureError`` if every task of one pass failed.
+    Raises ``InfrastructureError`` if every task of one arm failed.
     """
     started = time.monotonic()
-    without, with_memory = RunReport("without"), RunReport("with")
+    without, with_memory = reports = RunReport("none"), RunReport("bank")
     model = (program.backbones or active()).lm("agent").model
     out.print(Text.assemble((name, "bold"), f"  {counted(len(tasks), 'task')}  ", (str(model), "dim")))
+    status = out.status(Text("", "dim"))
+
+    def waits() -> None:
+        done = len(without.results) + len(with_memory.results)
+        side = "without memory" if done < len(tasks) else "with memory"
+        status.update(Text(f"{side}: task {done % len(tasks) + 1} of {len(tasks)} …", "dim"))
+
+    def on_result(arm: str, result: TaskResult) -> None:
+        report = without if arm == without.run_id else with_memory
+        report.results.append(result)
+        emit({"memory": "off" if report is without else "on", **result.row()})
+        if report is with_memory:
+            before = next((each for each in without.results if each.task.id == result.task.id), None)
+            marks = [Text("?") if before is None else _mark(before), _mark(result)]
+            _show(result, len(report.results), marks)
+        elif not out.is_terminal:  # a terminal shows a status instead
+            _show(result, len(report.results), [_mark(result)])
+        if report is without and len(report.results) == len(tasks):
+            out.print(f"without memory: {report.score()}; now with memory")
+            out.print(Text("marks: without memory, with memory", "dim"))
+        waits()
+
+    waits()
     opened = MemoryBank.open(None, scope="comparison", embedder=chosen.bank.embedder, trust=chosen.trust)
     with ends_on_interrupt("nothing was stored"), opened as bank:
-        _run(program, tasks, bank, without)
-        _run(program, tasks, bank, with_memory, before=without)
+        arms = {"none": Arm(program, "none"), "bank": Arm(program, "bank", bank=bank)}
+        with status if out.is_terminal and not out.quiet else nullcontext():
+            stream = TaskStream(name, tasks)
+            evaluate(arms, stream, orders=1, seed=chosen.run.seed, embedder=chosen.bank.embedder, on_result=on_result)
         summary = _summary(tasks, without, with_memory)
     emit({"comparison": summary})
     _print(summary, time.monotonic() - started)
-    for report in (without, with_memory):
+    for report in reports:
         if all(result.error for result in report.results):
             raise InfrastructureError(f"every task failed; last error: {report.results[-1].error}")
-
-
-def _run(
-    program: BankProgram,
-    tasks: Sequence[Task],
-    bank: MemoryBank,
-    report: RunReport,
-    *,
-    before: RunReport | None = None,
-) -> None:
-    """Run one pass over the tasks; the second pass learns, and prints the results of both."""
-    marks = {result.task.id: _mark(result) for result in before.results} if before is not None else None
-    name = "without memory" if marks is None else "with memory"
-    status = out.status(Text(f"{name}: task 1 of {len(tasks)} …", "dim"))
-    if marks is not None:
-        out.print(Text("marks: without memory, with memory", "dim"))
-
-    def on_result(result: TaskResult) -> None:
-        report.results.append(result)
-        emit({"memory": "off" if marks is None else "on", **result.row()})
-        if marks is not None:
-            _show(result, len(report.results), [marks.get(result.task.id, Text("?")), _mark(result)])
-        elif not out.is_terminal:  # a terminal shows a status instead
-            _show(result, len(report.results), [_mark(result)])
-        if len(report.results) < len(tasks):
-            status.update(Text(f"{name}: task {len(report.results) + 1} of {len(tasks)} …", "dim"))
-
-    with status if out.is_terminal and not out.quiet else nullcontext():
-        run_stream(program, tasks, bank, run_id=report.run_id, learn=marks is not None, on_result=on_result)
-    if marks is None:
-        out.print(f"without memory: {report.score()}; now with memory")
 
 
 def _show(result: TaskResult, number: int, marks: Sequence[Text]) -> None:

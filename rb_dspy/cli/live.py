@@ -112,7 +112,8 @@ class Display(BaseCallback):
                 self._learned(prediction.experience)
             self._truth(result)
             if result.resumed:
-                self._row("resumed", Text("learned from an earlier rollout, whose outcome is unknown", "dim"))
+                known = "" if result.outcome is not None else ", whose outcome is unknown"
+                self._row("resumed", Text(f"learned from an earlier rollout{known}", "dim"))
             usage = result.usage.values()
             tokens = sum(used.prompt_tokens + used.completion_tokens for used in usage)
             if tokens:

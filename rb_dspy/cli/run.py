@@ -17,11 +17,11 @@ from rb_dspy.text import counted
 
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank
-    from rb_dspy.cli.records import Record
     from rb_dspy.cli.tasks import Source
     from rb_dspy.matts import BankProgram
     from rb_dspy.schema import Task
     from rb_dspy.stream import RunReport, TaskResult
+    from rb_dspy.stream.journal import Journal, Record
     from rb_dspy.tracking import Tracker
 
 
@@ -50,10 +50,11 @@ def run(
     Results are stored beside the bank: see rb-dspy runs.
     """
     from rb_dspy.cli.program import model_names, tracker
-    from rb_dspy.cli.records import NO_FILE, folder_of, new_record, unfinished
+    from rb_dspy.cli.runs import NO_FILE, folder_of
     from rb_dspy.compile.state import prompts_of
     from rb_dspy.jsonl import digest
     from rb_dspy.stream import TaskStream
+    from rb_dspy.stream.journal import Journal
 
     chosen = on.settings(run__memory=memory, bank__url=bank, bank__scope=scope)
     found = on.source(chosen, task)
@@ -68,13 +69,14 @@ def run(
         return
     with _open_bank(chosen, built) as opened, on.budget():
         folder = folder_of(chosen.bank.url)
+        journal = Journal.at(folder)
         head: dict[str, Any] = {"key": found.key(on.number), "scope": chosen.bank.scope, "memory": chosen.run.memory}
         head |= {"bank": without_secrets(chosen.bank.url) if folder == NO_FILE else "", "env": on.env or ""}
         head |= {"agent": on.agent or "", "score": on.score or ""}
         scaling = "" if chosen.matts is None else chosen.matts.model_dump(mode="json")
         head |= {"program": on.program or "", "matts": scaling, "models": model_names(built)}
         head |= {"settings": digest([chosen.program.model_dump(mode="json"), prompts_of(built)])}
-        record = None if new else unfinished(folder, **head)
+        record = None if new else journal.unfinished(**head)
         if record is not None:
             todo = found.find(record.tasks)
         else:
@@ -89,9 +91,8 @@ def run(
                 skipped = counted(left_out, "task")
                 err.print(Text(f"skipped: {skipped} that the bank has learned from; --new includes them"))
             head |= {"stream": found.name, "digest": TaskStream(found.name, todo).digest, "seed": chosen.run.seed}
-            record = new_record(folder, [each.id for each in todo], **head)
-        with record.writing():
-            _run(built, found, todo, opened, record, chosen, tracker(chosen, on.track))
+            record = journal.start([each.id for each in todo], **head)
+        _run(built, found, todo, opened, record, journal, chosen, tracker(chosen, on.track))
 
 
 def _open_bank(chosen: Settings, program: BankProgram) -> MemoryBank:
@@ -112,6 +113,7 @@ def _run(
     tasks: list[Task],
     bank: MemoryBank,
     record: Record,
+    journal: Journal,
     chosen: Settings,
     tracker: Tracker,
 ) -> None:
@@ -120,21 +122,16 @@ def _run(
     from rb_dspy.stream import RunReport, TaskStream, run_stream
 
     learns = chosen.run.memory == "on"
-    if learns:
-        _add_missing(record, bank)
-    else:  # the bank does not record which tasks are done
-        tasks = [task for task in tasks if task.id not in record.done]
     report = RunReport(record.id)
-    left = len(tasks) - (len(record.done) if learns else 0)
+    left = len(tasks) - len(record.done)
     display = Display(out, left, several=chosen.matts is not None and chosen.matts.k > 1)
     _print_head(program, found, bank, record, chosen)
     tracked: Any = None
 
     def on_result(result: TaskResult) -> None:
         report.results.append(result)
-        record.add(result.row())
         tracked.on_result(result)
-        emit({**record.rows[result.task.id], "outcome": result.outcome, "usage": result.usage})
+        emit({**result.row(), "outcome": result.outcome})
         display.on_result(result)
 
     params = {"seed": chosen.run.seed, "memory": chosen.run.memory}
@@ -146,25 +143,11 @@ def _run(
                 display.listening(),
             ):
                 given = [found.text] if found.text is not None else tasks
-                run_stream(program, given, bank, run_id=record.id, on_result=on_result, learn=learns)
+                options: Any = {"run_id": record.id, "on_result": on_result, "learn": learns, "journal": journal}
+                run_stream(program, given, bank, **options)
         finally:
-            _print_end(report, record, bank, chosen, tracked)
+            _print_end(report, journal.run(record.id) or record, bank, chosen, tracked)
     _check_errors(report)
-
-
-def _add_missing(record: Record, bank: MemoryBank) -> None:
-    """Add missing rows: tasks that were learned from before the process ended without writing their rows."""
-    from rb_dspy.stream import TaskResult
-
-    learned = bank.learned(record.id)
-    for position, id in enumerate(record.tasks, 1):
-        if id not in learned or id in record.done:
-            continue
-        experience = bank.experience_of(id, record.id)
-        if experience is not None:
-            verdict, lessons = experience.verdicts[0].label, [item.title for item in experience.items]
-            row = TaskResult(experience.task, run_id=record.id, position=position, resumed=True).row()
-            record.add({**row, "verdict": verdict, "learned": lessons})
 
 
 def _print_head(program: BankProgram, found: Source, bank: MemoryBank, record: Record, chosen: Settings) -> None:

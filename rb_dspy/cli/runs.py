@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,16 +18,26 @@ RunArgument = Annotated[
     str, typer.Argument(metavar="RUN", help="Id of a run, or the beginning of an id; 'last' means the newest run.")
 ]
 
+NO_FILE = Path("rb-runs")
+"""The folder for runs of banks without a file."""
+
+
+def folder_of(url: str) -> Path:
+    """The folder of the runs of a bank: beside its file, or ``NO_FILE``."""
+    if "://" in url or url in ("", ":memory:"):
+        return NO_FILE
+    return Path(f"{url}.runs").expanduser()
+
 
 @app.command("list")
 @options.shared
 def list_runs(bank: options.Bank = None, config: options.Config = None) -> None:
     """List runs, oldest first."""
-    from rb_dspy.cli.records import folder_of, records
+    from rb_dspy.stream.journal import Journal
     from rb_dspy.stream.score import numbers
 
     folder = folder_of(options.settings(config, None, bank__url=bank).bank.url)
-    every = records(folder)
+    every = Journal.at(folder).runs()
     shown = table("id", "started", "tasks", "done", "solved", "memory")
     for each in every:
         head, found = each.head, numbers(each.rows.values())
@@ -43,11 +54,11 @@ def list_runs(bank: options.Bank = None, config: options.Config = None) -> None:
 @options.shared
 def show(run: RunArgument, bank: options.Bank = None, config: options.Config = None) -> None:
     """Show one run: its summary, and a line for each task."""
-    from rb_dspy.cli.records import find_record, folder_of
     from rb_dspy.cli.summary import print_summary
+    from rb_dspy.stream.journal import Journal
     from rb_dspy.stream.score import numbers
 
-    found = find_record(folder_of(options.settings(config, None, bank__url=bank).bank.url), run)
+    found = Journal.at(folder_of(options.settings(config, None, bank__url=bank).bank.url)).find(run)
     rows = [found.rows[id] for id in found.tasks if id in found.rows]
     for row in rows:
         emit(row)
@@ -71,13 +82,13 @@ def show(run: RunArgument, bank: options.Bank = None, config: options.Config = N
 @options.shared
 def compare(before: RunArgument, after: RunArgument, bank: options.Bank = None, config: options.Config = None) -> None:
     """Compare two runs on their common tasks: the difference, with a paired 95 % interval."""
-    from rb_dspy.cli.records import find_record, folder_of
     from rb_dspy.errors import InputError
     from rb_dspy.evaluation import compare as paired
+    from rb_dspy.stream.journal import Journal
     from rb_dspy.stream.score import Score, broke
 
-    folder = folder_of(options.settings(config, None, bank__url=bank).bank.url)
-    runs = [find_record(folder, name) for name in (before, after)]
+    journal = Journal.at(folder_of(options.settings(config, None, bank__url=bank).bank.url))
+    runs = [journal.find(name) for name in (before, after)]
     scores = [
         {id: float(bool(row["solved"])) for id, row in each.rows.items() if row["solved"] is not None or broke(row)}
         for each in runs

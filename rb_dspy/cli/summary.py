@@ -30,7 +30,7 @@ def print_summary(rows: Sequence[dict[str, Any]], total: int) -> None:
         of = share(found["agreements"], found["judged"], "verdict", f" {agree} with ground truth", "")
         table.add_row("judge", f"{of}; one that always says the same: {found['judge_base_rate']:.0%}")
     for name, key, text in (
-        ("resumed", "resumed", "learned from an earlier rollout, outcome unknown"),
+        ("resumed", "resumed", "learned from an earlier rollout"),
         ("cut off", "cut_off", "ended at the limit of steps or context"),
         ("unknown", "unknown_verdicts", "whose verdict is unknown"),
         ("failed", "errors", "which count as not solved; the next run repeats them"),

@@ -12,7 +12,7 @@ from rb_dspy.compile.plan import most_dev
 from rb_dspy.compile.search import MAX_ERRORS_IN_A_ROW, Setup, stream_error
 from rb_dspy.compile.steps import step_examples, stratified
 from rb_dspy.errors import InfrastructureError, InputError
-from rb_dspy.evaluation.build import no_truth
+from rb_dspy.evaluation.plan import no_truth
 from rb_dspy.stream import TaskStream, run_stream, stream_example
 
 

@@ -29,7 +29,7 @@ def compare_streams(setup: Setup, changed: BankProgram | None, stream: TaskStrea
             report = setup.run(setup.program, {"stream": stream}).report
         setup.reporter.step()
         rows = {each.task.id: [None if each.solved is None else float(each.solved)] for each in report.results}
-        errors = {(each.task.id, 0) for each in report.results if each.error}
+        errors = {(each.task.id, 0) for each in report.results if each.broke}
         return compare(rows, rows, errors_before=errors, errors_after=errors, streams=True)
     programs = {"before": setup.program, "after": changed}
     setup.reporter.phase(f"scoring {stream.name}", len(programs) * len(stream) * setup.orders)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from rb_dspy.errors import InfrastructureError, RBError, describe_error
 from rb_dspy.plugins import environment_family
@@ -19,20 +19,41 @@ def make_environment(task: Task, rollout_id: str) -> Environment:  # noqa: ARG00
     return environment_family(task.env).make(task)
 
 
+class Ended(NamedTuple):
+    """How a rollout ended."""
+
+    passes: tuple[Outcome | None, ...] = ()
+    """The outcome each time the episode ended: several if it was reopened, none before it is closed."""
+    error: str = ""
+    """The error of the environment's ``outcome`` in one line."""
+
+
 class ScoredEnvironments:
     """An ``EnvironmentFactory`` that hides outcomes from the program and stores them when environments are closed.
 
     Pass it to a program instead of the plain factory and read ``outcome`` afterwards. A rollout that runs again under
     the same ids replaces the earlier result. Safe to use from several threads.
+
+    Args:
+        factory: Makes the environments.
+        ended: Results of earlier rollouts: task id and rollout id -> how it ended.
+        on_end: Called with task id, rollout id and result when an environment is closed, in the rollout's thread.
     """
 
-    def __init__(self, factory: EnvironmentFactory = make_environment) -> None:
+    def __init__(
+        self,
+        factory: EnvironmentFactory = make_environment,
+        ended: Mapping[tuple[str, str], Ended] | None = None,
+        on_end: Callable[[str, str, Ended], object] = lambda *_: None,
+    ) -> None:
         self._factory = factory
-        self._results: dict[tuple[str, str], tuple[tuple[Outcome | None, ...], str]] = {}
+        self._ended = dict(ended or {})
+        self._on_end = on_end
 
     def __call__(self, task: Task, rollout_id: str) -> Environment:
         def store(passes: Sequence[Outcome | None], error: str) -> None:
-            self._results[task.id, rollout_id] = tuple(passes), error
+            ended = self._ended[task.id, rollout_id] = Ended(tuple(passes), error)
+            self._on_end(task.id, rollout_id, ended)
 
         return _Sealed(self._factory(task, rollout_id), store)
 
@@ -41,19 +62,19 @@ class ScoredEnvironments:
         return next(reversed(self.passes(task_id, rollout_id)), None)
 
     def passes(self, task_id: str, rollout_id: str) -> tuple[Outcome | None, ...]:
-        """Return the outcome each time the episode ended: several if it was reopened, none before it is closed."""
-        return self._results.get((task_id, rollout_id), ((), ""))[0]
+        """Return ``Ended.passes``."""
+        return self._ended.get((task_id, rollout_id), Ended()).passes
 
     def broke(self, task_id: str, rollout_id: str) -> str:
-        """Return the error of the environment's ``outcome`` in one line; empty if there is none."""
-        return self._results.get((task_id, rollout_id), ((), ""))[1]
+        """Return ``Ended.error``; empty if there is none."""
+        return self._ended.get((task_id, rollout_id), Ended()).error
 
     def rollout_of(self, task_id: str, trajectory: Trajectory) -> str:
         """Return the id of the environment that ``trajectory`` was done in.
 
         An agent of the user's own may not pass it on; then it is that of the task's only rollout, if there is one.
         """
-        ids = [rollout_id for task, rollout_id in self._results if task == task_id]
+        ids = [rollout_id for task, rollout_id in self._ended if task == task_id]
         return ids[0] if len(ids) == 1 else trajectory.rollout_id
 
     def truth(self, task_id: str, rollout_id: str) -> Outcome | None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
-from rb_dspy.backbones.usage import price_of
-from rb_dspy.errors import InputError
+from rb_dspy.backbones.usage import price_of, total_usage
 from rb_dspy.evaluation.intervals import (
     ENOUGH_ORDERS,
     ENOUGH_TASKS,
@@ -19,25 +17,16 @@ from rb_dspy.evaluation.intervals import (
     compare,
     mean_interval,
 )
+from rb_dspy.evaluation.plan import ArmSettings, no_truth
 from rb_dspy.evaluation.records import TaskRecord
 from rb_dspy.evaluation.report import ArmReport, Headroom, LessonEffect, Report
 from rb_dspy.stream import TaskStream
-from rb_dspy.stream.report import total_usage
+from rb_dspy.stream.score import numbers
 
 HEADROOM = 0.15
 """Smallest gain of oracle lessons over no memory at which memory can help."""
 MIN_SHOWN = 3
 """Minimum number of times that a listed lesson was shown."""
-
-
-@dataclass(frozen=True)
-class ArmSettings:
-    """The settings of an arm that a report needs."""
-
-    memory: str
-    learns: bool
-    repeats: bool
-    models: dict[str, str]
 
 
 def build_report(
@@ -84,13 +73,6 @@ def build_report(
     )
 
 
-def no_truth(stream: TaskStream) -> InputError:
-    """The error for a stream without ground truth."""
-    question = stream.tasks[0].env == "question"
-    cure = "put the answers into env_args.answer" if question else "let Environment.outcome return it"
-    return InputError(f"{stream.name}: no task has ground truth, so nothing can be scored; {cure}")
-
-
 class _Table:
     """The records of one arm, as a table of tasks by orders."""
 
@@ -117,7 +99,7 @@ class _Table:
     def errors(self, orders: int) -> list[Pair]:
         """The pairs in which something broke."""
         pairs = [(task, order) for task in self._tasks for order in range(orders)]
-        return [pair for pair in pairs if (record := self.at(*pair)) is not None and record.error]
+        return [pair for pair in pairs if (record := self.at(*pair)) is not None and record.broke]
 
 
 def _compare(before: _Table, after: _Table) -> Comparison:
@@ -134,32 +116,27 @@ def _compare(before: _Table, after: _Table) -> Comparison:
 def _arm(table: _Table, orders: Sequence[TaskStream]) -> ArmReport:
     records, settings = table.records, table.settings
     usage = total_usage([record.usage for record in records])
-    tokens = sum(record.tokens for record in records)
-    solved = sum(bool(record.solved) for record in records)
-    steps = [record.steps for record in records if record.steps is not None]
-    judged = [record for record in records if record.verdict in ("success", "failure") and record.solved is not None]
-    successes = sum(bool(record.solved) for record in judged)
-    agreed = sum((record.verdict == "success") == record.solved for record in judged)
+    found = numbers(record.model_dump() for record in records)
     return ArmReport(
         memory=settings.memory,
         models=settings.models,
         runs=len(records),
         repeated=settings.repeats and len(orders) > 1,
         success=mean_interval(table.scores(table.orders)),
-        steps=fmean(steps) if steps else None,
-        tokens=tokens,
-        tokens_per_success=tokens / solved if solved else None,
+        steps=found["mean_steps"],
+        tokens=found["tokens"],
+        tokens_per_success=found["tokens"] / found["solved"] if found["solved"] else None,
         cost=price_of(usage, settings.models),
         seconds=round(sum(record.seconds for record in records), 3),
-        errors=sum(bool(record.error) for record in records),
+        errors=found["errors"],
         retried=sum(record.tries > 1 and not record.error for record in records),
         unknown=sum(record.score is None for record in records),
         curve=_curve(table, orders),
-        judged=len(judged),
-        judge_agreement=agreed / len(judged) if judged else None,
-        judge_base_rate=max(successes, len(judged) - successes) / len(judged) if judged else None,
-        shown=fmean(bool(record.shown) for record in records) if records and settings.memory != "none" else None,
-        learned=sum(record.learned for record in records),
+        judged=found["judged"],
+        judge_agreement=found["judge_agreement"],
+        judge_base_rate=found["judge_base_rate"],
+        shown=found["shown"] / len(records) if records and settings.memory != "none" else None,
+        learned=found["learned"],
     )
 
 
@@ -202,7 +179,7 @@ def _lessons(table: _Table, baseline: _Table) -> list[LessonEffect]:
         before = baseline.score(record.task, record.order)
         if record.score is None or before is None:
             continue
-        for id, title in record.shown:
+        for id, title in zip(record.shown, record.recalled, strict=True):
             titles[id] = title
             pairs[id].append((record.score, before))
     effects = [

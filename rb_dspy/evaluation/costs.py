@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pydantic
 
-from rb_dspy.backbones.usage import price_of
+from rb_dspy.backbones.usage import price_of, total_usage
 from rb_dspy.evaluation.arms import ArmLike
 from rb_dspy.evaluation.plan import Plan, Tasks, describe, plan_of, settings_of
 from rb_dspy.evaluation.records import TaskRecord, check_plan, read_records
 from rb_dspy.matts import BankProgram
-from rb_dspy.stream.report import total_usage
 from rb_dspy.text import counted
 
 PILOT = 2

@@ -12,9 +12,7 @@ from rb_dspy.environments import make_environment
 from rb_dspy.environments.question import ANSWERS
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation.arms import Arm, ArmLike, as_arms, models, oracle_lessons, temperatures
-from rb_dspy.evaluation.build import ArmSettings, no_truth
 from rb_dspy.evaluation.identity import identity
-from rb_dspy.evaluation.records import Cell
 from rb_dspy.jsonl import digest
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.protocols import Embedder
@@ -24,8 +22,21 @@ from rb_dspy.stream import TaskStream
 Lessons = Sequence[MemoryDraft] | str | Path
 Tasks = TaskStream | Iterable[Task | str | Mapping[str, Any]]
 
+Cell = tuple[str, int]
+"""The name of an arm and the number of an order, from 0."""
+
 _SETTINGS = ("temperature", "top_p", "max_tokens", "max_completion_tokens", "seed", "reasoning_effort")
 """Settings of a language model in the plan; keys and addresses are left out."""
+
+
+@dataclass(frozen=True)
+class ArmSettings:
+    """The settings of an arm that a report needs."""
+
+    memory: str
+    learns: bool
+    repeats: bool
+    models: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,13 @@ def check_truth(stream: TaskStream, *programs: BankProgram) -> None:
     questions = all(program.environments is make_environment for program in programs)
     if questions and all(task.env == "question" and task.env_args.keys().isdisjoint(ANSWERS) for task in stream):
         raise no_truth(stream)
+
+
+def no_truth(stream: TaskStream) -> InputError:
+    """The error for a stream without ground truth."""
+    question = stream.tasks[0].env == "question"
+    cure = "put the answers into env_args.answer" if question else "let Environment.outcome return it"
+    return InputError(f"{stream.name}: no task has ground truth, so nothing can be scored; {cure}")
 
 
 def describe(plan: Plan) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rb_dspy.concurrency import check_cancelled
-from rb_dspy.evaluation.records import Journal, TaskRecord
+from rb_dspy.evaluation.plan import Cell
+from rb_dspy.evaluation.records import Records
+from rb_dspy.stream import TaskResult
 
 
 @dataclass(frozen=True)
@@ -34,21 +36,30 @@ class Progress:
 class Counter:
     """Stores finished tasks, reports progress, and tells threads when to stop."""
 
-    def __init__(self, total: int, journal: Journal, on_progress: Callable[[Progress], object] | None) -> None:
+    def __init__(
+        self,
+        total: int,
+        records: Records,
+        on_progress: Callable[[Progress], object] | None,
+        on_result: Callable[[str, TaskResult], object] | None,
+    ) -> None:
         self._total = total
-        self._journal = journal
+        self._records = records
         self._on_progress = on_progress
+        self._on_result = on_result
         self._started = time.monotonic()
         self._lock = threading.Lock()
         self._stopped = False
 
-    def add(self, record: TaskRecord) -> None:
-        """Store a record and report progress."""
+    def add(self, cell: Cell, result: TaskResult) -> None:
+        """Take a result and report progress."""
         with self._lock:
-            self._journal.add(record)
+            record = self._records.add(cell, result)
+            if self._on_result is not None:
+                self._on_result(cell[0], result)
             if self._on_progress is None:
                 return
-            records = self._journal.all()
+            records = self._records.all()
             self._on_progress(
                 Progress(
                     done=len(records),

@@ -1,69 +1,78 @@
-"""The stored state of an evaluation: a plan, a line for each task, and the banks of its cells.
+"""The stored state of an evaluation: a plan, a row for each task, and the banks of its cells.
 
-A cell is one arm in one order. Its bank is a file if the evaluation has a folder, so a killed evaluation continues
-where it stopped: only the task in progress is repeated.
+A cell is one arm in one order. It is a run in the evaluation's journal, and it has its own bank, so a killed evaluation
+continues where it stopped: only the task in progress is repeated. In a folder all of them are files, which one process
+uses at a time. In PostgreSQL many processes share them, and each locks the cell that it runs.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import filelock
 import pydantic
 
 from rb_dspy.bank import MemoryBank
-from rb_dspy.errors import InputError, StorageError
+from rb_dspy.errors import InputError
 from rb_dspy.evaluation.identity import UNNAMED
-from rb_dspy.files import atomic_write, make_folder
-from rb_dspy.jsonl import append, read_appended
+from rb_dspy.evaluation.plan import Cell, Plan
+from rb_dspy.files import make_folder
+from rb_dspy.jsonl import digest
 from rb_dspy.protocols import Embedder
-from rb_dspy.schema import Label, Usage
+from rb_dspy.schema import Label, StopReason, Usage
+from rb_dspy.stream import TaskResult
+from rb_dspy.stream.journal import Journal, Record
 
-PLAN, RECORDS, BANKS = "plan.json", "records.jsonl", "banks"
+RUNS, PLAN, BANKS = "runs", "plan", "banks"
 SCOPE = "evaluation"
-
-Cell = tuple[str, int]
-"""The name of an arm and the number of an order, from 0."""
 
 
 class TaskRecord(pydantic.BaseModel, frozen=True):
-    """One task of a cell."""
+    """One task of a cell: its row (``TaskResult.row``), and its arm and order."""
 
     arm: str
     order: int
     position: int
-    """Position in the order, from 0."""
+    """Position in the order, from 1."""
     task: str
     solved: bool | None = None
-    """By ground truth; None if it is unknown, or something broke."""
+    """By ground truth; False if something broke; None if it is unknown."""
+    reward: float | None = None
     error: str = ""
-    """The error of a task that broke twice; else empty."""
+    """The error of a task that broke at every try; else empty."""
     tries: int = 1
     verdict: Label | None = None
+    judge_agrees: bool | None = None
     steps: int | None = None
+    stop_reason: StopReason | None = None
     answer: str | None = None
-    """What the agent submitted, its first 200 characters."""
-    shown: tuple[tuple[str, str], ...] = ()
-    """Id and title of each lesson that was shown."""
-    learned: int = 0
-    """Lessons that were stored."""
+    """What the agent submitted."""
+    shown: tuple[str, ...] = ()
+    """Id of each lesson that was shown."""
+    recalled: tuple[str, ...] = ()
+    """Their titles."""
+    learned: tuple[str, ...] = ()
+    """Titles of the lessons that were stored."""
     usage: Usage = pydantic.Field(default_factory=dict)
+    tokens: int = 0
+    """Tokens of all roles."""
     seconds: float = 0.0
+    resumed: bool = False
 
     @property
     def score(self) -> float | None:
         """1 if solved, else 0, also if something broke (intention to treat); None if the outcome is unknown."""
-        return 0.0 if self.error else None if self.solved is None else float(self.solved)
+        return None if self.solved is None else float(self.solved)
 
     @property
-    def tokens(self) -> int:
-        """Tokens of all roles."""
-        return sum(used.prompt_tokens + used.completion_tokens for used in self.usage.values())
+    def broke(self) -> bool:
+        """Whether something broke."""
+        return bool(self.error) and self.reward is None
 
     @property
     def calls(self) -> int:
@@ -71,65 +80,103 @@ class TaskRecord(pydantic.BaseModel, frozen=True):
         return sum(used.calls for used in self.usage.values())
 
 
-class Journal:
-    """The records of an evaluation, in memory, and in a folder if it has one.
+class Records:
+    """The records of an evaluation, in memory, and in a folder or a PostgreSQL database if it has one.
 
     Raises:
         InputError: The folder has another evaluation, another process works in it, or its records cannot be read.
-        StorageError: The folder cannot be written.
+        StorageError: The folder or the database cannot be written.
     """
 
-    def __init__(self, folder: str | Path | None, plan: Mapping[str, Any], cells: Iterable[Cell], size: int) -> None:
-        self.folder = None if folder is None else Path(folder)
-        self._cells: dict[Cell, dict[str, TaskRecord]] = {cell: {} for cell in cells}
-        self._claim: filelock.FileLock | None = None
+    def __init__(self, place: str | Path | None, plan: Plan, stated: Mapping[str, Any]) -> None:
+        self.shared = place is not None and "://" in str(place)
+        """Whether other processes may work on it at the same time."""
+        self.id = f"evaluation-{digest(stated)}"
         self.date = datetime.now(UTC).date().isoformat()
         """When the evaluation was started; empty if that is unknown."""
-        if self.folder is None:
-            return
-        make_folder(self.folder / BANKS, error=StorageError)
-        self._claim = filelock.FileLock(self.folder / ".lock")
+        self.in_memory = place is None
+        self._place, self._plan = place, plan
+        self._prefix = f"{self.id}." if self.shared else ""
+        self._journal: Journal | None = None
+        self._held = ExitStack()
+        if place is not None:
+            if not self.shared:
+                make_folder(Path(place) / BANKS)
+            self._journal = journal_of(place)
         try:
-            self._claim.acquire(timeout=0)
-        except filelock.Timeout:
-            raise InputError(f"{self.folder}: another process uses this folder; wait, or pass another folder") from None
-        try:
-            stored = check_plan(self.folder, plan)
-            if stored is None:
-                stored = {**plan, "date": self.date}
-                with atomic_write(self.folder / PLAN, error=StorageError) as file:
-                    file.write(json.dumps(stored, indent=1, ensure_ascii=False).encode() + b"\n")
-            self.date = str(stored.get("date", ""))
-            self._read(self.folder, size)
+            if self._journal is not None:
+                if not self.shared and not self._held.enter_context(self._journal.lock(PLAN)):
+                    raise InputError(f"{place}: another process uses this folder; wait, or pass another folder")
+                if not self.shared:
+                    check_plan(Path(str(place)), stated)
+                stored = self._journal.start([], f"{self._prefix}{PLAN}", plan=stated).head
+                self.date = str(stored["created_at"])[:10]
+            self.runs = {cell: self._run(cell) for cell in plan.cells}
+            """Cell -> its run."""
+            self._cells = {cell: _records(run) for cell, run in self.runs.items()}
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Release the lock on the folder."""
-        if self._claim is not None:
-            self._claim.release()
+        """Release the lock on the folder, or the connection."""
+        self._held.close()
+        if self._journal is not None:
+            self._journal.close()
 
-    def of(self, cell: Cell) -> dict[str, TaskRecord]:
-        """A copy of the records of a cell: task id -> record."""
-        return dict(self._cells[cell])
+    def read(self, *cells: Cell) -> None:
+        """Read what is stored of some cells, or of all, by other processes too."""
+        for cell in cells or self._plan.cells:
+            if self._journal is not None:
+                self.runs[cell] = self._run(cell)
+            self._cells[cell] = _records(self.runs[cell])
+
+    def lock(self, cell: Cell) -> AbstractContextManager[bool]:
+        """Lock a cell; yields False if another process has it."""
+        if self._journal is None or not self.shared:
+            return nullcontext(True)
+        return self._journal.lock(self.runs[cell].id)
+
+    def done(self, cell: Cell) -> set[str]:
+        """Ids of the tasks of a cell that need not be done (again).
+
+        If a cell stopped after errors in a row, those tasks are repeated, unless every cell is complete.
+        """
+        records = self._cells[cell]
+        done = set(records)
+        if not self.complete():
+            for record in sorted(records.values(), key=lambda record: -record.position):
+                if not record.error:
+                    break
+                done.discard(record.task)
+        return done
+
+    def complete(self) -> bool:
+        """Whether every task of every cell has a record."""
+        return sum(map(len, self._cells.values())) == self._plan.total
+
+    def of(self, cell: Cell) -> list[TaskRecord]:
+        """The records of a cell."""
+        return list(self._cells[cell].values())
 
     def all(self) -> list[TaskRecord]:
         """All records."""
-        return [record for cell in self._cells.values() for record in cell.values()]
+        return [record for records in self._cells.values() for record in records.values()]
 
-    def add(self, record: TaskRecord) -> None:
-        """Store a record; it is on disk when this returns."""
-        if self.folder is not None:
-            append(self.folder / RECORDS, record.model_dump(mode="json", exclude_defaults=True))
-        self._cells[record.arm, record.order][record.task] = record
+    def add(self, cell: Cell, result: TaskResult) -> TaskRecord:
+        """Take a record that the run of the cell has stored."""
+        record = _record(self.runs[cell].head, result.row())
+        self._cells[cell][record.task] = record
+        return record
 
-    def open_bank(
-        self, number: int, order: int, start: MemoryBank | None, embedder: Embedder | str | None
-    ) -> MemoryBank:
-        """Open the bank of the cell of arm ``number``, with its experiences so far; the caller closes it."""
-        path = None if self.folder is None else self.folder / BANKS / f"{number}-{order}.sqlite"
-        bank = MemoryBank.open(path, scope=SCOPE, embedder=embedder if start is None else start.embedder)
+    def open_bank(self, cell: Cell, start: MemoryBank | None, embedder: Embedder | str | None) -> MemoryBank:
+        """Open the bank of a cell, with its experiences so far; the caller closes it."""
+        url = self._place
+        if url is not None and not self.shared:
+            url = Path(url) / BANKS / f"{_id(self._plan, cell)}.sqlite"
+        scope = self.runs[cell].id if self.shared else SCOPE
+        trust = None if start is None else start.trust
+        bank = MemoryBank.open(url, scope=scope, embedder=embedder if start is None else start.embedder, trust=trust)
         if start is not None and len(start):
             try:
                 with tempfile.TemporaryDirectory() as place:
@@ -140,53 +187,44 @@ class Journal:
                 raise
         return bank
 
-    def _read(self, folder: Path, size: int) -> None:
-        for record in read_records(folder):
-            if (record.arm, record.order) in self._cells:
-                self._cells[record.arm, record.order][record.task] = record
-        if all(len(records) == size for records in self._cells.values()):
-            return
-        for records in self._cells.values():  # if a cell stopped after errors in a row, those tasks are repeated
-            for record in sorted(records.values(), key=lambda record: -record.position):
-                if not record.error:
-                    break
-                del records[record.task]
+    def _run(self, cell: Cell) -> Record:
+        name, order = cell
+        tasks = [task.id for task in self._plan.orders[order]]
+        about = {"evaluation": self.id, "arm": name, "order": order}
+        id = f"{self._prefix}{_id(self._plan, cell)}"
+        if self._journal is None:
+            return Record({"run_id": id, "tasks": tasks, **about})
+        return self._journal.start(tasks, id, **about)
+
+
+def journal_of(place: str | Path) -> Journal:
+    """The journal of the evaluations in a folder or a database."""
+    return Journal.at(place if "://" in str(place) else Path(place) / RUNS)
 
 
 def read_records(folder: Path) -> list[TaskRecord]:
-    """The records in a folder, the last one of each task; none if there is no file. Incomplete lines are skipped.
+    """The records in a folder, the last one of each task; none if there is no evaluation.
 
     Raises:
-        InputError: A line is not a record.
+        InputError: A row is not a record.
     """
-    path = folder / RECORDS
-    records: dict[tuple[str, int, str], TaskRecord] = {}
-    for fields in read_appended(path) if path.exists() else ():
-        try:
-            record = TaskRecord.model_validate(fields)
-        except pydantic.ValidationError:
-            raise InputError(f"{path}: has a line that is not a task record; pass another folder") from None
-        records[record.arm, record.order, record.task] = record
-    return list(records.values())
+    runs = [run for run in journal_of(folder).runs() if "arm" in run.head]
+    return [record for run in runs for record in _records(run).values()]
 
 
-def check_plan(folder: Path, plan: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The plan that is stored in ``folder``, which must have every key of ``plan``; None in a new folder.
+def check_plan(folder: Path, plan: Mapping[str, Any]) -> bool:
+    """Whether a folder has an evaluation, which must have every key of ``plan``.
 
     Raises:
-        InputError: It has another evaluation, or one that may be another: records without a plan, or code that has no
-            name.
+        InputError: It has another evaluation, or one that may be another: code that has no name.
     """
-    path = folder / PLAN
-    if not path.exists():
-        if (folder / RECORDS).exists():
-            raise InputError(f"{folder}: has {RECORDS} of an evaluation, but no {PLAN}; pass another folder")
-        return None
-    try:
-        stored = dict(json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, TypeError) as exc:
-        raise InputError(f"{path}: cannot be read as a plan ({exc}); pass another folder") from None
-    for key, was, now in _differences(stored, json.loads(json.dumps(plan)), ""):
+    if (folder / "records.jsonl").exists():
+        raise InputError(f"{folder}: has an evaluation of an earlier version of rb_dspy; pass another folder")
+    stored = journal_of(folder).run(PLAN)
+    if stored is None and journal_of(folder).runs():
+        raise InputError(f"{folder}: has records of an evaluation, but no {RUNS}/{PLAN}.jsonl; pass another folder")
+    known = {} if stored is None else stored.head["plan"]
+    for key, was, now in _differences(known, json.loads(json.dumps(plan)), "") if known else ():
         if isinstance(now, str) and now.startswith(UNNAMED):
             raise InputError(
                 f"{folder}: {key} is {now.removeprefix(UNNAMED)}, which cannot be compared with that of the stored"
@@ -197,7 +235,23 @@ def check_plan(folder: Path, plan: Mapping[str, Any]) -> dict[str, Any] | None:
             f"{folder}: has another evaluation: {key} was {was}, and is {now} now; pass another folder, or the same"
             " arguments"
         )
-    return stored
+    return stored is not None
+
+
+def _id(plan: Plan, cell: Cell) -> str:
+    """The numbers of the arm and the order."""
+    return f"{list(plan.arms).index(cell[0])}-{cell[1]}"
+
+
+def _records(run: Record) -> dict[str, TaskRecord]:
+    return {id: _record(run.head, row) for id, row in run.rows.items()}
+
+
+def _record(head: Mapping[str, Any], row: Mapping[str, Any]) -> TaskRecord:
+    try:
+        return TaskRecord.model_validate({**row, "arm": head["arm"], "order": head["order"]})
+    except pydantic.ValidationError:
+        raise InputError(f"run {head['run_id']}: has a row that is not a task record; pass another folder") from None
 
 
 def _differences(stored: Any, plan: Any, key: str) -> Iterator[tuple[str, Any, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -14,17 +15,27 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.concurrency import run_parallel
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation.arms import ArmLike, oracle_bank, prepare
-from rb_dspy.evaluation.build import build_report, no_truth
-from rb_dspy.evaluation.cell import CellRun
+from rb_dspy.evaluation.build import build_report
 from rb_dspy.evaluation.costs import PILOT, Estimate, estimate_of
-from rb_dspy.evaluation.plan import Lessons, Plan, Tasks, describe, describe_sources, plan_of, settings_of, versions
+from rb_dspy.evaluation.plan import (
+    Cell,
+    Lessons,
+    Plan,
+    Tasks,
+    describe,
+    describe_sources,
+    no_truth,
+    plan_of,
+    settings_of,
+    versions,
+)
 from rb_dspy.evaluation.progress import Counter, Progress, Stopped
-from rb_dspy.evaluation.records import Cell, Journal
+from rb_dspy.evaluation.records import Records
 from rb_dspy.evaluation.report import Report
-from rb_dspy.jsonl import digest
 from rb_dspy.matts import BankProgram
 from rb_dspy.protocols import Embedder
-from rb_dspy.stream import TaskStream
+from rb_dspy.stream import TaskResult, TaskStream
+from rb_dspy.stream.run import Policy, Run
 
 
 def evaluate(
@@ -40,6 +51,7 @@ def evaluate(
     embedder: Embedder | str | None = None,
     folder: str | Path | None = None,
     on_progress: Callable[[Progress], object] | None = None,
+    on_result: Callable[[str, TaskResult], object] | None = None,
     stop_after: int = 3,
 ) -> Report:
     """Run every arm over the same tasks in the same orders, and compare them with the baseline, paired.
@@ -60,6 +72,7 @@ def evaluate(
         embedder: Embedder of the banks of arms without a bank.
         folder: Stores records, banks and the report; an interrupted evaluation continues from there.
         on_progress: Called after every task, from the thread that ran it, one call at a time.
+        on_result: Called in the same way with the name of the arm and the result of the task.
         stop_after: Stop after this many tasks in a row that ended with an error.
 
     Returns:
@@ -77,12 +90,13 @@ def evaluate(
             raise InputError(f"evaluate: {name} is {value!r:.40}; expected an integer of at least 1")
     plan = plan_of(arms, stream, program=program, orders=orders, seed=seed, baseline=baseline)
     of_cells: dict[str, Any] = {"lessons": lessons, "embedder": embedder, "on_progress": on_progress}
+    of_cells["on_result"] = on_result
     with _open(plan, folder=folder, stop_after=stop_after, **of_cells) as cells:
         cells.run(jobs)
         settings = {name: settings_of(arm) for name, arm in plan.arms.items()}
-        about: dict[str, Any] = {"seed": seed, "baseline": plan.baseline, "date": cells.journal.date}
-        report = build_report(plan.orders, settings, cells.journal.all(), versions=versions(), **about)
-        if folder is not None:
+        about: dict[str, Any] = {"seed": seed, "baseline": plan.baseline, "date": cells.records.date}
+        report = build_report(plan.orders, settings, cells.records.all(), versions=versions(), **about)
+        if folder is not None and not cells.records.shared:
             report.save(folder)
     return report
 
@@ -98,7 +112,7 @@ def measure(
     plan = plan_of(arms, stream, **{name: options.pop(name, value) for name, value in usual.items()})
     with _open(plan, folder=folder, stop_after=PILOT + 1, **options) as cells:
         cells.run(jobs, PILOT)
-        return estimate_of(plan, {name: list(cells.journal.of((name, 0)).values()) for name in plan.arms}, jobs)
+        return estimate_of(plan, {name: cells.records.of((name, 0)) for name in plan.arms}, jobs)
 
 
 @contextmanager
@@ -110,15 +124,15 @@ def _open(
     lessons: Lessons | None = None,
     embedder: Embedder | str | None = None,
     on_progress: Callable[[Progress], object] | None = None,
+    on_result: Callable[[str, TaskResult], object] | None = None,
 ) -> Iterator[_Cells]:
     stated = describe(plan) | describe_sources(plan, lessons=lessons, embedder=embedder)
     with ExitStack() as stack:
         oracle = None
         if any(arm.memory == "oracle" for arm in plan.arms.values()):
             oracle = stack.enter_context(oracle_bank(lessons, plan.orders[0], embedder))
-        journal = stack.enter_context(closing(Journal(folder, stated, plan.cells, len(plan.orders[0]))))
-        counter = Counter(plan.total, journal, on_progress)
-        yield _Cells(plan, journal, counter, oracle, embedder, f"evaluation-{digest(stated)}", stop_after)
+        records = stack.enter_context(closing(Records(folder, plan, stated)))
+        yield _Cells(plan, records, Counter(plan.total, records, on_progress, on_result), oracle, embedder, stop_after)
 
 
 def screen(program: BankProgram, stream: Tasks, *, tasks: int = 20, **options: Any) -> Report:
@@ -137,11 +151,10 @@ class _Cells:
     """Runs the cells of a plan."""
 
     plan: Plan
-    journal: Journal
+    records: Records
     counter: Counter
     oracle: MemoryBank | None
     embedder: Embedder | str | None
-    run_id: str
     stop_after: int
 
     def run(self, jobs: int, most: int | None = None) -> None:
@@ -149,7 +162,17 @@ class _Cells:
 
         With ``most`` only the first tasks of the first cell of each arm.
         """
-        cells = [cell for cell in self.plan.cells if most is None or cell[1] == 0]
+        first = [cell for cell in self.plan.cells if most is None or cell[1] == 0]
+        self._pass(first, jobs, most)
+        while self.records.shared and most is None:  # others have cells, or had them and died
+            self.records.read()
+            if self.records.complete():
+                return
+            self.counter.check()
+            time.sleep(1)
+            self._pass(first, jobs, most)
+
+    def _pass(self, cells: Sequence[Cell], jobs: int, most: int | None) -> None:
         if jobs == 1:
             for cell in cells:
                 self._run(cell, most)
@@ -171,19 +194,30 @@ class _Cells:
     def _run(self, cell: Cell, most: int | None) -> None:
         name, order = cell
         arm, stream = self.plan.arms[name], self.plan.orders[order][:most]
-        done = self.journal.of(cell)
-        if len(done) >= len(stream):
+        if len(self.records.done(cell)) >= len(stream):
             return
         number = list(self.plan.arms).index(name)
         program, environments = prepare(arm, order, seed=self.plan.seed, draw=order * len(self.plan.arms) + number)
         with ExitStack() as stack:
+            if not stack.enter_context(self.records.lock(cell)):
+                return
+            if self.records.shared:
+                self.records.read(cell)
             if arm.memory == "oracle" and self.oracle is not None:
                 bank = self.oracle
             elif not arm.learns:
                 bank = stack.enter_context(MemoryBank.open(None, scope="none", embedder=self.embedder))
             else:
-                bank = stack.enter_context(self.journal.open_bank(number, order, arm.bank, self.embedder))
-            run = CellRun(name, order, program, environments, bank, run_id=self.run_id, learns=arm.learns)
-            run.play(stream, done, self.counter.add, self.counter.check, self.stop_after)
-        if most is None and all(record.score is None for record in self.journal.of(cell).values()):
+                bank = stack.enter_context(self.records.open_bank(cell, arm.bank, self.embedder))
+            again = "" if self.records.in_memory else " with the same folder to continue"
+            remedy = f"evaluate again{again} (arm {name}, order {order})"
+            policy = Policy(tries=2, stop_after=self.stop_after, afresh=True, remedy=remedy)
+            record = self.records.runs[cell]
+            run = Run(program, bank, record, learn=arm.learns, policy=policy, environments=environments)
+
+            def on_result(result: TaskResult) -> None:
+                self.counter.add(cell, result)
+
+            run.over(stream, self.records.done(cell), on_result=on_result, check=self.counter.check)
+        if most is None and all(record.score is None for record in self.records.of(cell)):
             raise no_truth(stream)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import dspy
 import pydantic
 
+from rb_dspy.backbones.usage import total_usage
 from rb_dspy.redaction import redact
-from rb_dspy.schema import Label, Outcome, RoleUsage, Task, Trajectory, Usage
+from rb_dspy.schema import Label, Outcome, Task, Trajectory, Usage
 from rb_dspy.steps import Memory
 from rb_dspy.stream.scaling import Scaling, scaling
 from rb_dspy.stream.score import Score, numbers
@@ -32,17 +32,19 @@ class TaskResult:
     outcome: Outcome | None = None
     """Ground truth of the submitted rollout, read after the program was done; None if there is none."""
     usage: Usage = field(default_factory=dict)
-    """Usage of this run for the task; for a resumed task, without its rollouts."""
+    """Usage of this run for the task; of a resumed task with its rollouts only if the run has a journal."""
     error: str = ""
     resumed: bool = False
-    """Learned from a rollout that was pending in the bank. Its outcome is unknown."""
+    """Learned from a rollout that was in the bank already. Its outcome is unknown if the run has no journal."""
     outcomes: tuple[Outcome | None, ...] = ()
-    """Ground truth of each of ``rollouts``; empty if resumed."""
+    """Ground truth of each of ``rollouts``; empty if resumed and unknown."""
     passes: tuple[Outcome | None, ...] = ()
     """Sequential scaling: ground truth after each pass, over all attempts."""
     run_id: str = ""
     position: int | None = None
     """Position in the stream, from 1; the same in every part of an interrupted run."""
+    tries: int = 1
+    seconds: float = 0.0
 
     @property
     def rollouts(self) -> tuple[Trajectory, ...]:
@@ -57,6 +59,11 @@ class TaskResult:
         """The judge's verdict on the submitted rollout; None if the judge was not asked."""
         verdict = self.prediction.verdict if self.prediction is not None else None
         return verdict.label if verdict is not None else None
+
+    @property
+    def broke(self) -> bool:
+        """Whether the task broke, so that it counts as not solved."""
+        return bool(self.error) and self.outcome is None
 
     @property
     def solved(self) -> bool | None:
@@ -74,6 +81,7 @@ class TaskResult:
         """Return a flat row for JSON Lines, CSV or pandas, without keys and passwords; unknown values are None."""
         done = self.prediction
         memory = None if done is None else done.get("memory")
+        shown = memory.items if isinstance(memory, Memory) else ()
         answer = None if done is None else done.get("answer")
         return {
             "run_id": self.run_id,
@@ -90,9 +98,13 @@ class TaskResult:
             "steps": None if done is None else len(done.trajectory.steps),
             "stop_reason": None if done is None else done.trajectory.stop_reason,
             "rollouts": len(self.rollouts),
-            "recalled": [item.title for item in memory.items] if isinstance(memory, Memory) else [],
+            "recalled": [item.title for item in shown],
+            "shown": [item.id for item in shown],
             "learned": [] if done is None else [item.title for item in done.memory_items],
             "tokens": sum(each.prompt_tokens + each.completion_tokens for each in self.usage.values()),
+            "usage": {role: used.model_dump() for role, used in self.usage.items()},
+            "seconds": self.seconds,
+            "tries": self.tries,
             "resumed": self.resumed,
             "error": self.error,
         }
@@ -150,7 +162,7 @@ class RunReport:
 
     def score(self) -> Score:
         """Return how many tasks were solved, of how many."""
-        return Score.of((each.solved, bool(each.error) and each.outcome is None) for each in self.results)
+        return Score.of((each.solved, each.broke) for each in self.results)
 
     def rows(self) -> list[dict[str, Any]]:
         """``TaskResult.row`` of each task: ``pandas.DataFrame(report.rows())``."""
@@ -172,12 +184,3 @@ class RunReport:
             usage=total_usage([result.usage for result in self.results]),
             scaling=scaling(self.results),
         )
-
-
-def total_usage(usages: Sequence[Usage]) -> Usage:
-    """Return the sum for each role."""
-    total: Usage = {}
-    for usage in usages:
-        for role, used in usage.items():
-            total[role] = total.get(role, RoleUsage()) + used
-    return total

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import contextvars
 import inspect
+import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import dspy
 
-from rb_dspy.backbones import metered
+from rb_dspy.backbones import Ledger, metered
+from rb_dspy.backbones.usage import total_usage
 from rb_dspy.bank import MemoryBank, Pending
 from rb_dspy.bank.admission import checked_name
 from rb_dspy.environments import ScoredEnvironments
+from rb_dspy.environments.scored import Ended
 from rb_dspy.errors import ConfigError, InfrastructureError, InputError, InvalidVector, UnparseableOutput
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import check_bank
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Task
+from rb_dspy.stream.journal import Journal, Record
 from rb_dspy.stream.report import RunReport, TaskResult
 from rb_dspy.stream.stream import TaskStream
 from rb_dspy.text import summary_line
 
-OF_ONE_TASK = (InfrastructureError, UnparseableOutput, InputError, InvalidVector)
+_OF_ONE_TASK = (InfrastructureError, UnparseableOutput, InputError, InvalidVector)
 """Errors that affect only one task."""
 
 
@@ -46,6 +50,22 @@ class Program(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Policy:
+    """What a run does about tasks that break, or that were not finished."""
+
+    tries: int = 1
+    """How often a task that breaks is tried. With several, an unparseable answer of the judge or the distiller is asked
+    for again too, until the rollout is appended without lessons."""
+    stop_after: int | None = 3
+    """The run ends after this many tasks in a row whose server, environment or scoring failed; None: never."""
+    afresh: bool = False
+    """A task that has no result, but left a rollout or lessons in the bank, is forgotten and done again. Else the run
+    goes on from what the bank has."""
+    remedy: str = ""
+    """What the error of ``stop_after`` says at its end; default: to continue the run."""
+
+
 def run_stream(
     program: Program,
     stream: TaskStream | Iterable[Task | str | Mapping[str, Any]],
@@ -56,6 +76,7 @@ def run_stream(
     environments: EnvironmentFactory | None = None,
     on_result: Callable[[TaskResult], object] | None = None,
     stop_after: int | None = 3,
+    journal: Journal | str | Path | None = None,
 ) -> RunReport:
     """Run ``program`` over the tasks of ``stream`` in order. Lessons of a task are in ``bank`` before the next begins.
 
@@ -75,6 +96,8 @@ def run_stream(
         on_result: Called after each task, in this thread.
         stop_after: The run ends after this many tasks in a row whose server, environment or scoring failed; None:
             never.
+        journal: Stores a row for each task as it is done: a folder, or a PostgreSQL URL. With it, a run that is
+            continued knows the outcome of its last rollout, and does only tasks that have no row or that broke.
 
     Returns:
         The results of this call, in order; resumed tasks first.
@@ -84,7 +107,8 @@ def run_stream(
         ConfigError: A setting is wrong for every task.
         InfrastructureError: ``stop_after`` tasks in a row failed.
         BankError: The bank cannot be read or written.
-        InputError: Before anything is done: an argument is invalid, or two tasks have the same id.
+        InputError: Before anything is done: an argument is invalid, two tasks have the same id, or another process
+            does this run.
 
     An exception that ends a run, also ``KeyboardInterrupt``, has the results so far, and with them the run id, in its
     attribute ``report``.
@@ -100,51 +124,170 @@ def run_stream(
         stream = list(stream)
     tasks = TaskStream.of(stream)
     texts = {task.id: each for task, each in zip(tasks, stream, strict=True) if isinstance(each, str)}
-    report = RunReport(run_id or f"run-{uuid.uuid4().hex[:12]}")
-    pending = bank.pending(run_id=run_id) if learn and run_id else []
-    learned = bank.learned(run_id) if learn and run_id else set()
-    report.skipped = sum(task.id in learned for task in tasks)
-    scored = ScoredEnvironments(environments or program.environments)
-
-    def do(task: Task) -> TaskResult:
-        prediction = program(
-            task=texts.get(task.id, task), bank=bank, environments=scored, run_id=report.run_id, learn=learn
-        )
-        return _scored(program, task, prediction, scored)
-
-    def resume(waiting: Pending) -> TaskResult:
-        return TaskResult(waiting.task, program.resume(waiting), resumed=True)
-
-    positions = {task.id: number for number, task in enumerate(tasks, 1)}
-    done = learned | {waiting.task.id for waiting in pending}
-    jobs = [(waiting.task, partial(resume, waiting)) for waiting in pending]
-    jobs += [(task, partial(do, task)) for task in tasks if task.id not in done]
-    failed = 0
+    run_id = run_id or f"run-{uuid.uuid4().hex[:12]}"
+    opened = journal if isinstance(journal, Journal) or journal is None else Journal.at(journal)
     try:
-        for task, job in jobs:
-            with forgetful(), metered() as ledger:
+        if opened is None:
+            record = Record({"run_id": run_id, "tasks": [task.id for task in tasks]})
+            done = bank.learned(run_id) if learn else set()
+        else:
+            record = opened.start([task.id for task in tasks], run_id, stream=tasks.name, digest=tasks.digest)
+            if record.tasks != [task.id for task in tasks]:
+                raise InputError(f"{opened}: the run {run_id!r} has other tasks; pass the same ones, or another run_id")
+            done = set(record.done)
+        run = Run(program, bank, record, learn=learn, policy=Policy(stop_after=stop_after), texts=texts)
+        run.environments = run.scored(environments or program.environments)
+        with record.writing():
+            return run.over(tasks, done, on_result=on_result)
+    finally:
+        if opened is not None and opened is not journal:
+            opened.close()
+
+
+@dataclass
+class Run:
+    """One run of a program with one bank: the only loop over tasks."""
+
+    program: Program
+    bank: MemoryBank
+    record: Record
+    learn: bool = True
+    policy: Policy = Policy()
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Task id -> the text that the program gets instead of the task."""
+    environments: ScoredEnvironments = field(default_factory=ScoredEnvironments)
+    _ledger: Ledger = field(default_factory=Ledger)
+
+    def scored(self, factory: EnvironmentFactory) -> ScoredEnvironments:
+        """Environments whose outcomes are stored in the record when a rollout ends."""
+
+        def on_end(task_id: str, rollout_id: str, ended: Ended) -> None:
+            self.record.end(task_id, rollout_id, ended, self._ledger.usage())
+
+        return ScoredEnvironments(factory, self.record.ended, on_end)
+
+    def over(
+        self,
+        tasks: Sequence[Task] | TaskStream,
+        done: Collection[str],
+        *,
+        on_result: Callable[[TaskResult], object] | None = None,
+        check: Callable[[], object] = lambda: None,
+    ) -> RunReport:
+        """Do the tasks that are not ``done``, those with pending rollouts first. ``check`` may raise before each.
+
+        Raises ``InfrastructureError`` if ``Policy.stop_after`` tasks in a row broke.
+        """
+        report = RunReport(self.record.id, skipped=sum(task.id in done for task in tasks))
+        positions = {task.id: number for number, task in enumerate(tasks, 1)}
+        if self.policy.afresh and self.learn:
+            self._forget(done)
+        waiting = [each.task for each in self._waiting()]
+        known = {task.id for task in waiting}
+        failed = 0
+        try:
+            for task in [*waiting, *(task for task in tasks if task.id not in done and task.id not in known)]:
+                check()
+                result, broke = self._done(task)
+                result = replace(result, run_id=self.record.id, position=positions.get(task.id))
+                failed = failed + 1 if broke else 0
+                report.results.append(result)
+                self.record.add(result.row())
+                if on_result is not None:
+                    on_result(result)
+                if failed and failed == self.policy.stop_after:
+                    raise InfrastructureError(
+                        f"{failed} tasks in a row failed; the last one: {result.error}; {report.score()} so far; fix"
+                        f" this, then {self.policy.remedy or f'continue run {self.record.id!r}'}"
+                    )
+        except BaseException as exc:
+            exc.report = report  # type: ignore[attr-defined]
+            raise
+        return report
+
+    def _done(self, task: Task) -> tuple[TaskResult, bool]:
+        """Do a task, and again if it breaks; and whether a server, an environment or scoring failed to the end."""
+        started, tries, stops = time.monotonic(), 0, True
+        before = self.record.spent.get(task.id, {}) if self.learn and not self.policy.afresh else {}
+        result = TaskResult(task)
+        with forgetful(), metered() as self._ledger:
+            while not tries or (result.broke and tries < self.policy.tries):
+                tries, stops = tries + 1, True
                 try:
-                    result = job()
-                    broke = bool(result.error) and result.outcome is None  # its scoring failed
+                    result = self._attempt(task)
                 except ConfigError:
                     raise
-                except OF_ONE_TASK as exc:
-                    broke = isinstance(exc, InfrastructureError)
+                except _OF_ONE_TASK as exc:
+                    stops = isinstance(exc, InfrastructureError)
                     result = TaskResult(task, error=summary_line(exc))
-            failed = failed + 1 if broke else 0
-            result = replace(result, usage=ledger.usage(), run_id=report.run_id, position=positions.get(task.id))
-            report.results.append(result)
-            if on_result is not None:
-                on_result(result)
-            if failed and failed == stop_after:
-                raise InfrastructureError(
-                    f"{failed} tasks in a row failed; the last one: {result.error}; {report.score()} so far; fix this,"
-                    f" then continue run {report.run_id!r}"
-                )
-    except BaseException as exc:
-        exc.report = report  # type: ignore[attr-defined]
-        raise
-    return report
+                experience = result.prediction.experience if result.broke and result.prediction is not None else None
+                if self.policy.afresh and experience is not None:
+                    self.bank.purge(experience.id)  # so that the next try learns as this one would have
+        if self.policy.afresh and result.error:
+            for pending in self._waiting(task):
+                self.bank.delete(pending.id)
+        usage = total_usage([self._ledger.usage(), before if result.resumed else {}])
+        seconds = round(time.monotonic() - started, 3)
+        return replace(result, usage=usage, tries=tries, seconds=seconds), result.broke and stops
+
+    def _attempt(self, task: Task) -> TaskResult:
+        """Do a task, or learn from what an earlier try left in the bank."""
+        resumed = bool(self._waiting(task))
+        while True:
+            waiting = self._waiting(task)
+            try:
+                if waiting:
+                    prediction = self.program.resume(waiting[0])
+                else:
+                    prediction = self.program(
+                        task=self.texts.get(task.id, task),
+                        bank=self.bank,
+                        environments=self.environments,
+                        run_id=self.record.id,
+                        learn=self.learn,
+                    )
+                break
+            except UnparseableOutput:
+                if self.policy.tries == 1 or not self._waiting(task):
+                    raise
+        return self._scored(task, prediction, resumed or bool(prediction.get("stored")))
+
+    def _scored(self, task: Task, prediction: dspy.Prediction, resumed: bool) -> TaskResult:
+        """The result of a finished task, with the ground truth of every rollout."""
+        result, scored = TaskResult(task, prediction, resumed=resumed), self.environments
+        chosen, ids = scored.rollout_of(task.id, prediction.trajectory), [each.rollout_id for each in result.rollouts]
+        errors = [scored.broke(task.id, rollout_id) for rollout_id in (chosen, *ids)]
+        sequential = isinstance(self.program, MaTTS) and self.program.config.mode == "sequential"
+        outcomes = tuple(scored.outcome(task.id, rollout_id) for rollout_id in ids)
+        return replace(
+            result,
+            outcome=scored.outcome(task.id, chosen),
+            outcomes=outcomes if any(outcomes) or not resumed else (),
+            passes=tuple(each for id in ids for each in scored.passes(task.id, id)) if sequential else (),
+            error=next(filter(None, errors), ""),
+        )
+
+    def _waiting(self, task: Task | None = None) -> list[Pending]:
+        """The pending rollouts of the run, or of one of its tasks."""
+        if not self.learn:
+            return []
+        return self.bank.pending(run_id=self.record.id, **({} if task is None else {"task_id": task.id}))
+
+    def _forget(self, done: Collection[str]) -> None:
+        """Remove experiences and pending rollouts of tasks without a result, left by a killed process."""
+        learned = self.bank.learned(self.record.id)
+        missing = [id for id in done if not self.record.rows[id]["error"] and id not in learned]
+        if missing:
+            raise InputError(
+                f"{self.bank} has not learned from the task {missing[0]!r}, which has a result; the bank was changed or"
+                " removed: pass another folder"
+            )
+        for pending in self._waiting():
+            self.bank.delete(pending.id)
+        for task_id in sorted(learned - set(done)):
+            experience = self.bank.experience_of(task_id, self.record.id)
+            if experience is not None:
+                self.bank.purge(experience.id)  # a deleted lesson would not be learned again
 
 
 def forgetful() -> AbstractContextManager[None]:
@@ -156,18 +299,3 @@ def forgetful() -> AbstractContextManager[None]:
     trace: dict[str, list[Any]] = {"trace": []} if dspy.settings.trace is everyone else {}
     context: AbstractContextManager[None] = dspy.context(disable_history=True, **trace)
     return context
-
-
-def _scored(program: Program, task: Task, prediction: dspy.Prediction, scored: ScoredEnvironments) -> TaskResult:
-    """Return the result of a finished task, with the ground truth of every rollout."""
-    result = TaskResult(task, prediction)
-    chosen, ids = scored.rollout_of(task.id, prediction.trajectory), [each.rollout_id for each in result.rollouts]
-    errors = [scored.broke(task.id, rollout_id) for rollout_id in (chosen, *ids)]
-    sequential = isinstance(program, MaTTS) and program.config.mode == "sequential"
-    return replace(
-        result,
-        outcome=scored.outcome(task.id, chosen),
-        outcomes=tuple(scored.outcome(task.id, rollout_id) for rollout_id in ids),
-        passes=tuple(each for id in ids for each in scored.passes(task.id, id)) if sequential else (),
-        error=next(filter(None, errors), ""),
-    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import dspy
 import mlflow
 import pydantic
 from mlflow.pyfunc.model import PythonModel
@@ -17,9 +16,10 @@ from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.state import load_program
 from rb_dspy.config import MattsConfig, ProgramConfig
-from rb_dspy.errors import BackboneError, InputError, MissingDependency, RBError
+from rb_dspy.errors import InputError
 from rb_dspy.matts import BankProgram
 from rb_dspy.schema import Task
+from rb_dspy.stream import run_stream
 from rb_dspy.text import summary_line
 from rb_dspy.tracking.settings import BackbonesLike, build_program, serving_backbones
 
@@ -99,12 +99,12 @@ class ServedProgram(PythonModel):
 def _answer(program: BankProgram, bank: MemoryBank, given: TaskIn) -> AnswerOut:
     try:
         task = _task(given)
-        with dspy.context(disable_history=True):
-            done = program(task=task, bank=bank, learn=False)
-    except (BackboneError, MissingDependency):
-        raise
-    except RBError as exc:
+    except InputError as exc:
         return AnswerOut(id=given.id or _NO_ID, error=str(exc))
+    [result] = run_stream(program, [task], bank, learn=False, stop_after=None).results
+    done = result.prediction
+    if done is None:
+        return AnswerOut(id=task.id, error=result.error)
     return AnswerOut(
         id=task.id,
         answer=done.answer or "",

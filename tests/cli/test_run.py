@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from rb_dspy import MemoryBank, Task, TaskResult, Trajectory
-from rb_dspy.cli.records import find_record, folder_of
+from rb_dspy.cli.runs import folder_of
+from rb_dspy.stream.journal import Journal
 from rb_dspy.testing import HashEmbedder, Prompt
 from tests.evaluation.world import Safe
 from tests.scenarios.world import role_of
@@ -175,9 +176,10 @@ def test_memory_both_shows_lessons_whole(cli: Any, served: Served) -> None:
     assert fact in " ".join(out.split())
 
 
-def test_memory_both_knows_nothing_of_tasks_without_answers(cli: Any) -> None:
+def test_memory_both_needs_answers(cli: Any) -> None:
     Path("open.jsonl").write_text('{"instruction": "What is 7 and 5?"}')
-    assert "unknown" in cli("run", "open.jsonl", "--memory", "both")[1]
+    code, _, err = cli("run", "open.jsonl", "--memory", "both")
+    assert (code, "put the answers into env_args.answer" in err) == (2, True)
     last = lines(cli("run", "open.jsonl", "--memory", "both", "--json")[1])[-1]
     assert (last["comparison"]["tasks"], last["comparison"]["scored"]) == (1, 0)
 
@@ -276,7 +278,7 @@ def test_a_run_without_learning_is_continued_unless_settings_differ_or_it_is_new
 
 def test_a_run_that_is_active_elsewhere_is_left_alone(cli: Any, served: Served) -> None:
     assert ended_at(cli, served, "agent", signal.SIGINT)[0] == 130
-    with find_record(Path("rb-bank.sqlite.runs"), "last").writing():
+    with Journal.at("rb-bank.sqlite.runs").find("last").writing():
         code, _, err = cli("run", "tasks.jsonl")
     assert (code, "--new" in err) == (2, True)
 

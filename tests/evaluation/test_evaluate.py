@@ -449,8 +449,8 @@ def test_an_estimate_of_an_evaluation_that_was_interrupted(tmp_path: Path) -> No
     assert during.seconds is not None
     with pytest.raises(InputError, match="another evaluation"):
         estimate(["none", "bank"], safes(2), program=program(), orders=2, folder=tmp_path)
-    (tmp_path / "plan.json").unlink()
-    with pytest.raises(InputError, match=r"no plan\.json"):
+    (tmp_path / "runs" / "plan.jsonl").unlink()
+    with pytest.raises(InputError, match=r"no runs/plan\.jsonl"):
         estimate(["none", "raw"], safes(4), program=program(), orders=2, folder=tmp_path)
 
 

@@ -38,23 +38,17 @@ def records(
     arm: str, orders: list[TaskStream], solved: Callable[[int, int], bool | None], **fields: Any
 ) -> list[TaskRecord]:
     """Of every task; ``solved`` gets the number of the task and its position."""
-    return [
-        TaskRecord(
-            **{
-                "arm": arm,
-                "order": order,
-                "position": position,
-                "task": task.id,
-                "solved": solved(int(task.id[2:]), position),
-                "steps": 2,
-                "usage": USAGE,
-                "seconds": 1.0,
-                **{name: value(position) if callable(value) else value for name, value in fields.items()},
-            }
-        )
-        for order, tasks in enumerate(orders)
-        for position, task in enumerate(tasks)
-    ]
+    made = []
+    for order, tasks in enumerate(orders):
+        for position, task in enumerate(tasks):
+            more = {name: value(position) if callable(value) else value for name, value in fields.items()}
+            ids, titles = zip(*more.pop("shown", ()), strict=True) if more.get("shown") else ((), ())
+            was = solved(int(task.id[2:]), position)
+            agrees = (more["verdict"] == "success") == was if "verdict" in more else None
+            about = {"arm": arm, "order": order, "position": position + 1, "task": task.id, "steps": 2, "seconds": 1.0}
+            lessons = {"shown": ids, "recalled": titles, "judge_agrees": agrees}
+            made.append(TaskRecord(**{**about, **lessons, "solved": was, "usage": USAGE, "tokens": 1000, **more}))
+    return made
 
 
 def build(tables: list[list[TaskRecord]], orders: list[TaskStream], **arms: ArmSettings) -> Report:
@@ -65,7 +59,9 @@ def build(tables: list[list[TaskRecord]], orders: list[TaskStream], **arms: ArmS
 def learned(tasks: int = 20, orders: int = 4, **fields: Any) -> Report:
     """The bank solves everything from the middle of each order on; none solves every second task."""
     streams = stream(tasks, orders)
-    bank = records("bank", streams, lambda task, position: task % 2 == 0 or position >= tasks / 2, learned=2, **fields)
+    bank = records(
+        "bank", streams, lambda task, position: task % 2 == 0 or position >= tasks / 2, learned=("A", "B"), **fields
+    )
     none = records("none", streams, lambda task, position: task % 2 == 0)
     return build([none, bank], streams, none=settings("none"), bank=settings())
 
@@ -105,7 +101,7 @@ def test_lessons_that_helped_and_that_misled() -> None:
     bank = records("bank", streams, lambda task, position: position < 6, shown=shown)
     rare = [record for record in bank if record.order == 0]
     bank = rare + [
-        record.model_copy(update={"shown": tuple(each for each in record.shown if each[0] != "rare")})
+        record.model_copy(update={"shown": record.shown[:1], "recalled": record.recalled[:1]})
         for record in bank
         if record.order
     ]

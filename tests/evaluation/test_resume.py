@@ -68,6 +68,11 @@ def resumed(folder: Path | None, **options: Any) -> dict[str, Any]:
     return without_times(evaluate(["none", "bank"], safes(TASKS), **options))
 
 
+def newest(folder: Path) -> Path:
+    """The records that were written last."""
+    return max((folder / "runs").glob("?-?.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+
+
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Any]:
     return resumed(None)
@@ -87,9 +92,9 @@ def test_killed_at_random_points(tmp_path: Path, expected: dict[str, Any]) -> No
     process = start([(str(folder), *point) for folder, point in zip(folders, points, strict=True)])
     output, _ = process.communicate(timeout=120)
     assert output.split().count("9") == len(points)
-    records = folders[-1] / "records.jsonl"
+    records = newest(folders[-1])
     records.write_bytes(records.read_bytes()[:-20])  # killed while the record was written
-    records = folders[-2] / "records.jsonl"
+    records = newest(folders[-2])
     whole = records.read_bytes()[:-1]
     records.write_bytes(whole[: whole.rfind(b"\n") + 1])  # killed before the record was written
     for folder in folders:
@@ -103,7 +108,7 @@ def test_a_task_that_is_done_again_is_learned_from_once(tmp_path: Path) -> None:
         return {"thought": "Again.", "action": "0000"} if "action" in prompt.wants else learner(prompt)
 
     resumed(tmp_path)
-    records = tmp_path / "records.jsonl"
+    records = tmp_path / "runs" / "1-1.jsonl"
     *lines, last = records.read_text().splitlines(keepends=True)
     records.write_text("".join(lines))  # killed after the bank had learned, before the record was written
     resumed(tmp_path, program=program(again))

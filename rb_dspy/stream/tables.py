@@ -1,0 +1,108 @@
+"""A journal in PostgreSQL, which processes on many machines share: in the schema ``rb_dspy_runs`` of a database.
+
+One connection does everything, and holds the locks of the runs that this process does. If it breaks, or the process
+ends, the server drops them, and nothing more is stored under them: no two processes write to one run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rb_dspy.errors import InputError, MissingDependency, StorageError
+from rb_dspy.jsonl import encode
+from rb_dspy.stream.journal import Journal, Record
+from rb_dspy.text import summary_line
+
+_MAKE = """
+SELECT pg_advisory_xact_lock(hashtextextended('rb_dspy_runs', 0));
+CREATE SCHEMA IF NOT EXISTS rb_dspy_runs;
+CREATE TABLE IF NOT EXISTS rb_dspy_runs.runs (
+    number BIGINT GENERATED ALWAYS AS IDENTITY, run TEXT PRIMARY KEY, head TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS rb_dspy_runs.entries (
+    number BIGINT GENERATED ALWAYS AS IDENTITY, run TEXT, task TEXT, rollout TEXT, entry TEXT NOT NULL,
+    PRIMARY KEY (run, task, rollout));
+"""
+"""A row of a task has the rollout ''; that of a rollout begins with '='. JSON as text may hold any character."""
+
+_BEGIN = "INSERT INTO rb_dspy_runs.runs (run, head) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+_STORE = """
+INSERT INTO rb_dspy_runs.entries (run, task, rollout, entry) VALUES (%s, %s, %s, %s)
+ON CONFLICT (run, task, rollout) DO UPDATE SET entry = excluded.entry, number = DEFAULT
+"""
+_READ = """
+SELECT runs.run, head, entry FROM rb_dspy_runs.runs LEFT JOIN rb_dspy_runs.entries USING (run)
+WHERE starts_with(runs.run, %s) ORDER BY runs.number, entries.number
+"""
+_LOCK = "SELECT pg_try_advisory_lock(hashtextextended('rb_dspy_runs ' || %s, 0))"
+_UNLOCK = "SELECT pg_advisory_unlock(hashtextextended('rb_dspy_runs ' || %s, 0))"
+
+
+class Tables(Journal):
+    """A journal in a database; its tables are made if they are missing.
+
+    Raises:
+        InputError: ``url`` is not the address of a PostgreSQL database.
+        MissingDependency: The extra ``postgres`` is not installed.
+        StorageError: The server cannot be reached.
+    """
+
+    def __init__(self, url: str) -> None:
+        if not url.startswith(("postgresql://", "postgres://")):
+            raise InputError("a journal is a folder, or a database postgresql://user:password@host:port/database")
+        try:
+            import psycopg
+        except ImportError:
+            raise MissingDependency("PostgreSQL needs psycopg: run `pip install 'rb-dspy[postgres]'`") from None
+        self._error: type[Exception] = psycopg.Error
+        with self._translated():
+            self._connection = psycopg.connect(url, autocommit=True)
+            with self._connection.transaction():
+                self._connection.execute(_MAKE)
+
+    def __str__(self) -> str:
+        return f"PostgreSQL database {self._connection.info.dbname}"
+
+    def runs(self, prefix: str = "") -> list[Record]:
+        with self._translated():
+            rows = self._connection.execute(_READ, [prefix]).fetchall()
+        found: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
+        for run, head, entry in rows:
+            entries = found.setdefault(run, (json.loads(head), []))[1]
+            entries += [] if entry is None else [json.loads(entry)]
+        return [Record(head, self).read(entries) for head, entries in found.values()]
+
+    def run(self, run_id: str) -> Record | None:
+        return next((each for each in self.runs(run_id) if each.id == run_id), None)
+
+    def store(self, run_id: str, entry: Mapping[str, Any]) -> None:
+        key = (entry["task"], "") if "task" in entry else (entry["of"], f"={entry['rollout']}")
+        with self._translated():
+            self._connection.execute(_STORE, [run_id, *key, encode(entry).decode()])
+
+    @contextmanager
+    def lock(self, run_id: str) -> Iterator[bool]:
+        with self._translated():
+            [locked] = self._connection.execute(_LOCK, [run_id]).fetchone() or [False]
+        try:
+            yield bool(locked)
+        finally:
+            if locked and not self._connection.closed:
+                with self._translated():
+                    self._connection.execute(_UNLOCK, [run_id])
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _begin(self, head: Mapping[str, Any]) -> None:
+        with self._translated():
+            self._connection.execute(_BEGIN, [head["run_id"], encode(head).decode()])
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except self._error as exc:
+            raise StorageError(f"the journal in PostgreSQL: {summary_line(exc, 300)}; check the server") from exc
