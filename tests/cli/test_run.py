@@ -180,8 +180,6 @@ def test_memory_both_needs_answers(cli: Any) -> None:
     Path("open.jsonl").write_text('{"instruction": "What is 7 and 5?"}')
     code, _, err = cli("run", "open.jsonl", "--memory", "both")
     assert (code, "put the answers into env_args.answer" in err) == (2, True)
-    last = lines(cli("run", "open.jsonl", "--memory", "both", "--json")[1])[-1]
-    assert (last["comparison"]["tasks"], last["comparison"]["scored"]) == (1, 0)
 
 
 def test_a_run_says_how_to_look_at_lessons_and_take_them_back_if_it_learned_some(cli: Any, served: Served) -> None:
