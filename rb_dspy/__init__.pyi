@@ -6,7 +6,6 @@ from .backbones import Backbones as Backbones, budget as budget
 from .bank import MemoryBank as MemoryBank, Pending as Pending
 from .compile.compile import compile_program as compile_program
 from .compile.result import Compiled as Compiled
-from .compile.state import load_program as load_program, save_program as save_program
 from .config import (
     ActConfig as ActConfig,
     BackboneConfig as BackboneConfig,
@@ -25,6 +24,7 @@ from .errors import RBError as RBError
 from .evaluation.run import evaluate as evaluate
 from .matts import MaTTS as MaTTS
 from .program import ReasoningBank as ReasoningBank
+from .prompts import load_program as load_program, save_program as save_program
 from .protocols import (
     Embedder as Embedder,
     Environment as Environment,

@@ -45,6 +45,15 @@ def environment_family(name: str) -> EnvironmentFamily:
 
 
 @functools.cache
+def family_attribute(env: str, name: str, default: Any) -> Any:
+    """Return an optional attribute of a family, or ``default`` if the family is not installed."""
+    try:
+        return getattr(environment_family(env), name, default)
+    except RBError:
+        return default
+
+
+@functools.cache
 def embedder(name: str) -> Embedder:
     """Return the embedder ``name``, created once per process; any other name is a sentence-transformers model.
 

@@ -18,9 +18,9 @@ from rb_dspy.config import Settings
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.evaluation import Arm, evaluate
 from rb_dspy.matts import BankProgram
+from rb_dspy.plugins import family_attribute
 from rb_dspy.schema import Task
 from rb_dspy.stream import RunReport, TaskResult, TaskStream
-from rb_dspy.stream.templates import family_attribute
 from rb_dspy.text import counted, middle_cut
 
 

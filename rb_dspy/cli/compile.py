@@ -61,7 +61,7 @@ def compile_(
     from rb_dspy.compile.compile import compile_program
     from rb_dspy.compile.plan import measure_compile, plan_compile
     from rb_dspy.compile.progress import Progress
-    from rb_dspy.compile.state import read_state
+    from rb_dspy.prompts import read_state
 
     chosen = on.settings()
     found = on.source(chosen)

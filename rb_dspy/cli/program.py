@@ -26,8 +26,8 @@ def build_program(
 
     Raises ``InputError`` for what cannot be used.
     """
+    from rb_dspy.assembly import build_program as build
     from rb_dspy.backbones import Backbones
-    from rb_dspy.tracking.settings import build_program as build
 
     program = build(chosen.program, chosen.matts, env, Backbones.from_settings(chosen.backbones), agent, score)
     if prompts is not None:
@@ -37,7 +37,7 @@ def build_program(
 
 def _load_prompts(program: BankProgram, name: str, chosen: Settings) -> None:
     """Set the prompts of ``program`` to those of a file or of a registered program."""
-    from rb_dspy.compile.state import load_program, set_state
+    from rb_dspy.prompts import load_program, set_state
 
     if not name.startswith("models:/") and (Path(name).exists() or Path(name).suffix == ".json"):
         load_program(program, name)

@@ -51,7 +51,7 @@ def show(
 ) -> None:
     """Show the scores and prompts of one version."""
     from rb_dspy.cli.program import tracker
-    from rb_dspy.compile.state import saved_prompts
+    from rb_dspy.prompts import saved_prompts
 
     tracking = tracker(options.settings(config, set_), True)
     found = tracking.programs(name)

@@ -51,8 +51,8 @@ def run(
     """
     from rb_dspy.cli.program import model_names, tracker
     from rb_dspy.cli.runs import NO_FILE, folder_of
-    from rb_dspy.compile.state import prompts_of
     from rb_dspy.jsonl import digest
+    from rb_dspy.prompts import prompts_of
     from rb_dspy.stream import TaskStream
     from rb_dspy.stream.journal import Journal
 

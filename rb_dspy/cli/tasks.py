@@ -117,8 +117,8 @@ def compile_streams(found: Source, n: int | None) -> Streams:
 
     ``n``: tasks of all three together; None: all of a file, ``COMPILED`` of a named stream.
     """
+    from rb_dspy.plugins import family_attribute
     from rb_dspy.stream import COMPILE_SHARES, SPLITS, Streams, TaskStream, split_streams
-    from rb_dspy.stream.templates import family_attribute
 
     if found.stream is not None:
         return split_streams(task_stream(found, n), seed=found.config.seed)

@@ -19,9 +19,9 @@ from rb_dspy.compile.plan import check_budget, plan_compile
 from rb_dspy.compile.progress import OnProgress, Reporter
 from rb_dspy.compile.result import Candidate, Compiled, Part
 from rb_dspy.compile.search import Budgeted, Search, Setup
-from rb_dspy.compile.state import prompts_of, set_prompts, state_of
 from rb_dspy.compile.steps import CompileStep, step_module
 from rb_dspy.matts import BankProgram
+from rb_dspy.prompts import prompts_of, set_prompts, state_of
 from rb_dspy.protocols import Embedder
 from rb_dspy.stream import Streams, fingerprint
 

@@ -10,9 +10,9 @@ from typing import Any, Literal, Self, TypeVar
 import dspy
 import pydantic
 
-from rb_dspy.compile.state import COMPILED_FORMAT, COMPILED_VERSION, Prompts, read_json, set_state, write_json
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation.intervals import Comparison
+from rb_dspy.prompts import COMPILED_FORMAT, COMPILED_VERSION, Prompts, read_json, set_state, write_json
 from rb_dspy.schema import Usage
 from rb_dspy.text import first_error
 

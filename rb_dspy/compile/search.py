@@ -14,11 +14,11 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.metric import PREFIX, Metric, demonstrable
 from rb_dspy.compile.models import Models, Sample
 from rb_dspy.compile.progress import Reporter
-from rb_dspy.compile.state import Prompts, prompts_of
 from rb_dspy.compile.steps import CompileStep
 from rb_dspy.errors import InfrastructureError, UnparseableOutput
 from rb_dspy.jsonl import digest
 from rb_dspy.matts import BankProgram
+from rb_dspy.prompts import Prompts, prompts_of
 from rb_dspy.protocols import Embedder
 from rb_dspy.stream import StreamProgram, Streams
 from rb_dspy.text import summary_line

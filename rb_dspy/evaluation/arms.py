@@ -22,12 +22,12 @@ from rb_dspy.errors import BackboneError, InputError
 from rb_dspy.evaluation.modes import case, cases, placebo, shuffled, true_judge
 from rb_dspy.jsonl import read_objects
 from rb_dspy.matts import BankProgram, MaTTS
+from rb_dspy.plugins import family_attribute
 from rb_dspy.program import ReasoningBank, check_bank
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import MemoryDraft
 from rb_dspy.steps import Retrieve
 from rb_dspy.stream import TaskStream
-from rb_dspy.stream.templates import family_attribute
 
 MemoryMode = Literal["none", "placebo", "shuffled", "raw", "bank", "success_only", "true_verdicts", "oracle"]
 MODES: tuple[MemoryMode, ...] = get_args(MemoryMode)

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass
 
 from rb_dspy.errors import InputError
+from rb_dspy.plugins import family_attribute
 from rb_dspy.schema import Task
 from rb_dspy.stream.stream import TaskStream
-from rb_dspy.stream.templates import PARTS, family_attribute, fold_of
+from rb_dspy.stream.templates import PARTS, fold_of
 from rb_dspy.text import counted
 
 COMPILE_SHARES: dict[str, float] = {"compile": 0.4, "dev": 0.2, "held_out": 0.4}

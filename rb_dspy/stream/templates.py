@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rb_dspy.config import Split
-from rb_dspy.errors import InputError, RBError
-from rb_dspy.plugins import environment_family
+from rb_dspy.errors import InputError
+from rb_dspy.plugins import family_attribute
 from rb_dspy.protocols import Fold
 
 SHARES: dict[Split, float] = {"compile": 0.3, "dev": 0.15, "stream": 0.35, "held-out": 0.2}
@@ -57,12 +55,3 @@ def fold_of(env: str, template: str | None) -> Fold | None:
     """Return the fold that the family ``env`` states for a template; None if it states none or is not installed."""
     state: Callable[[str], Fold | None] | None = family_attribute(env, "fold_of", None)
     return None if state is None or template is None else state(template)
-
-
-@functools.cache
-def family_attribute(env: str, name: str, default: Any) -> Any:
-    """Return an optional attribute of a family, or ``default`` if the family is not installed."""
-    try:
-        return getattr(environment_family(env), name, default)
-    except RBError:
-        return default

@@ -21,9 +21,9 @@ from mlflow.store.artifact.models_artifact_repo import ModelsArtifactRepository
 
 from rb_dspy import plugins
 from rb_dspy.bank import MemoryBank
-from rb_dspy.compile.state import read_state, save_program
 from rb_dspy.errors import InputError
 from rb_dspy.matts import BankProgram
+from rb_dspy.prompts import read_state, save_program
 from rb_dspy.redaction import without_secrets
 from rb_dspy.tracking.connection import registry_errors
 from rb_dspy.tracking.settings import BackbonesLike, backbone_settings, program_settings

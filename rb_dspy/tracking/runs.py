@@ -19,10 +19,10 @@ from mlflow.data.pandas_dataset import from_pandas
 from rb_dspy.backbones import Backbones, active
 from rb_dspy.backbones.usage import price_of
 from rb_dspy.bank import MemoryBank
-from rb_dspy.compile.state import prompts_of
 from rb_dspy.errors import BackboneError, RBError
 from rb_dspy.evaluation.chart import SOLVED, Line, known, picture, positions
 from rb_dspy.matts import BankProgram, MaTTS
+from rb_dspy.prompts import prompts_of
 from rb_dspy.schema import Usage
 from rb_dspy.stream import RunReport, TaskResult, TaskStream
 from rb_dspy.text import summary_line

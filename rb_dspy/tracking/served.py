@@ -12,16 +12,17 @@ import mlflow
 import pydantic
 from mlflow.pyfunc.model import PythonModel
 
+from rb_dspy.assembly import build_program
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
-from rb_dspy.compile.state import load_program
 from rb_dspy.config import MattsConfig, ProgramConfig
 from rb_dspy.errors import InputError
 from rb_dspy.matts import BankProgram
+from rb_dspy.prompts import load_program
 from rb_dspy.schema import Task
 from rb_dspy.stream import run_stream
 from rb_dspy.text import summary_line
-from rb_dspy.tracking.settings import BackbonesLike, build_program, serving_backbones
+from rb_dspy.tracking.settings import BackbonesLike, serving_backbones
 
 _NO_ID = "served"
 """Id of a task that has none."""

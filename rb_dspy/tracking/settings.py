@@ -5,7 +5,6 @@ Names, addresses and sampling settings of language models are stored, never a ke
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,12 @@ import dspy
 
 from rb_dspy.agents import ExternalAct
 from rb_dspy.backbones import Backbones
-from rb_dspy.config import BackboneConfig, MattsConfig, ProgramConfig
+from rb_dspy.config import BackboneConfig
 from rb_dspy.config_file import SAMPLING, load_settings, own_file
 from rb_dspy.environments import make_environment
-from rb_dspy.environments.named import environment_factory, imported
+from rb_dspy.environments.named import environment_factory
 from rb_dspy.errors import ConfigError, InputError
 from rb_dspy.matts import BankProgram, MaTTS
-from rb_dspy.program import ReasoningBank
 from rb_dspy.redaction import without_secrets
 from rb_dspy.steps import Judge
 
@@ -56,30 +54,6 @@ def program_settings(program: BankProgram, environments: str | None = None) -> d
     config = {step: getattr(program, step).config.model_dump(mode="json") for step in steps}
     matts = program.config.model_dump(mode="json") if isinstance(program, MaTTS) else None
     return {"program": config, "matts": matts, "environments": environments}
-
-
-def build_program(
-    config: ProgramConfig,
-    matts: MattsConfig | None = None,
-    environments: str | None = None,
-    backbones: Backbones | None = None,
-    agent: str | None = None,
-    score: str | None = None,
-) -> BankProgram:
-    """A program without prompts. ``environments``, ``agent``, ``score``: ``module:attribute``; None: those installed.
-
-    An agent that is a class is made without arguments.
-    """
-    made = make_environment if environments is None else environment_factory(environments)
-    own = None if agent is None else imported(agent, "agent")
-    program = ReasoningBank(
-        config,
-        backbones=backbones,
-        environments=made,
-        agent=own() if inspect.isclass(own) else own,
-        score=None if score is None else imported(score, "score"),
-    )
-    return program if matts is None else MaTTS(program, config=matts)
 
 
 def backbone_settings(backbones: BackbonesLike | None) -> dict[str, dict[str, Any]]:

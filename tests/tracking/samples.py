@@ -12,8 +12,8 @@ from typing import Any
 
 from rb_dspy import Compiled, ReasoningBank, Task, TaskStream
 from rb_dspy.compile.result import Candidate
-from rb_dspy.compile.state import prompts_of, set_prompts, state_of
 from rb_dspy.evaluation import Comparison, Interval
+from rb_dspy.prompts import prompts_of, set_prompts, state_of
 from rb_dspy.schema import RoleUsage
 from rb_dspy.testing import Lock, Prompt
 from tests.worlds import answers, backbones, lock

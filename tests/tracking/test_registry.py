@@ -26,8 +26,8 @@ from rb_dspy import (
     Verdict,
 )
 from rb_dspy.cli.main import main
-from rb_dspy.compile.state import prompts_of, set_state
 from rb_dspy.errors import ConfigError, InputError, RBError, SignatureChanged
+from rb_dspy.prompts import prompts_of, set_state
 from rb_dspy.testing import Corridor, Lock, scripted_lm
 from rb_dspy.tracking.runs import models_of
 from rb_dspy.tracking.settings import backbone_settings

@@ -15,8 +15,8 @@ from hypothesis import given, strategies as st
 
 from rb_dspy import MaTTS, MemoryBank, MemoryDraft, ReasoningBank
 from rb_dspy.compile import load_program, prompts_of, save_program, set_state, state_of
-from rb_dspy.compile.state import set_prompts, signatures_of
 from rb_dspy.errors import DspyTooOld, InputError, SignatureChanged
+from rb_dspy.prompts import set_prompts, signatures_of
 from rb_dspy.testing import HashEmbedder, scripted_lm
 from tests.compile.world import locks, program, pupil, scaled
 
@@ -87,7 +87,7 @@ def test_a_loaded_program_asks_the_same_to_the_byte(tmp_path: Path, make: Any) -
 
 @pytest.mark.stress
 def test_another_process_gets_the_same_hashes() -> None:
-    imports = "from rb_dspy.compile.state import signatures_of; from tests.compile.world import scaled"
+    imports = "from rb_dspy.prompts import signatures_of; from tests.compile.world import scaled"
     code = f"{imports}; print(signatures_of(scaled()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(signatures_of(scaled()))
