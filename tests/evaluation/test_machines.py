@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,49 @@ def test_a_worker_that_is_killed_is_replaced_by_the_other(cli: Any, served: Serv
 @pytest.mark.parametrize("seed", range(10))
 def test_ten_random_kills_of_48_streams(cli: Any, served: Served, bare_url: str, seed: int) -> None:
     killed_once(served, bare_url, job(served, tasks=10, orders=24), seed)
+
+
+def killed_node(served: Served, url: str, given: Job, seed: int) -> None:
+    """Two Ray nodes do a job; one of them is killed after a random number of calls."""
+    from ray.cluster_utils import Cluster
+
+    from rb_dspy.evaluation import cluster
+
+    enqueue(url, given)
+    until = random.Random(seed).randrange(len(given.tasks), 5 * len(given.tasks) * given.orders)
+    memory = 80 * 2**20
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": memory})
+    try:
+        second = nodes.add_node(num_cpus=1, object_store_memory=memory)
+        with ThreadPoolExecutor(1) as pool:
+            working = pool.submit(cluster.work, url, nodes.address, jobs=3)
+            while len(served.prompts) < until:
+                assert not working.done(), working.result()
+                time.sleep(0.01)
+            nodes.remove_node(second, allow_graceful=False)
+            working.result(timeout=240)
+    finally:
+        nodes.shutdown()
+    check_complete(url, given)
+
+
+@pytest.fixture
+def ray_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{_ROOT}:{Path('site').absolute()}")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+
+def test_a_ray_node_that_is_killed_is_replaced(cli: Any, served: Served, bare_url: str, ray_environment: None) -> None:
+    killed_node(served, bare_url, job(served), seed=46)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("seed", range(10))
+def test_ten_random_kills_of_a_ray_node(
+    cli: Any, served: Served, bare_url: str, ray_environment: None, seed: int
+) -> None:
+    killed_node(served, bare_url, job(served, tasks=10, orders=24), seed)
 
 
 def test_a_job_is_queued_once_and_done_once(cli: Any, served: Served, bare_url: str) -> None:
