@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rb_dspy import MaTTS, MemoryBank, MemoryDraft, ReasoningBank
-from rb_dspy.compile import load_program, prompts_of, save_program, set_state, state_of
 from rb_dspy.errors import DspyTooOld, InputError, SignatureChanged
-from rb_dspy.prompts import set_prompts, signatures_of
+from rb_dspy.prompts import load_program, prompts_of, save_program, set_prompts, set_state, signatures_of, state_of
 from rb_dspy.testing import HashEmbedder, scripted_lm
 from tests.compile.world import locks, program, pupil, scaled
 

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from rb_dspy import Backbones, ReasoningBank, Task
-from rb_dspy.compile import prompts_of
 from rb_dspy.errors import InputError
+from rb_dspy.prompts import prompts_of
 from rb_dspy.testing import scripted_lm
 from tests.compile.world import EVIDENCE, compiled, environments, pupil
 

@@ -8,7 +8,8 @@ import dspy
 import pytest
 
 from rb_dspy import Backbones, MaTTS, MemoryBank, MemoryDraft, ReasoningBank, Trajectory, Verdict
-from rb_dspy.compile import OPTIMIZERS, Metric, Progress, prompts_of
+from rb_dspy.compile import OPTIMIZERS, Metric, Progress
+from rb_dspy.prompts import prompts_of
 from rb_dspy.testing import HashEmbedder, Prompt, Reply, scripted_lm
 from tests.compile.world import (
     BACKWARDS,

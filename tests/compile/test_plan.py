@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from rb_dspy import Compiled, Streams, Task, TaskStream, split_streams
-from rb_dspy.compile import load_program, measure_compile, plan_compile, prompts_of
+from rb_dspy.compile import measure_compile, plan_compile
 from rb_dspy.errors import InputError
+from rb_dspy.prompts import load_program, prompts_of
 from rb_dspy.stream import fingerprint
 from rb_dspy.testing import scripted_lm
 from tests.compile.world import EVIDENCE, compiled_step, locks, program, pupil, scaled, streams
