@@ -24,7 +24,7 @@ import typer
 from rich.text import Text
 
 import rb_dspy
-from rb_dspy.cli import bank, compile, config, envs, evaluate, models, programs, run, runs, work
+from rb_dspy.cli import bank, compile, config, envs, evaluate, evaluations, models, programs, run, runs, work
 from rb_dspy.cli.output import err
 from rb_dspy.errors import RBError, describe_error
 from rb_dspy.text import printable
@@ -41,6 +41,7 @@ app.command()(run.run)
 app.command()(evaluate.evaluate)
 app.command()(work.work)
 app.command("compile")(compile.compile_)
+app.add_typer(evaluations.app, name="evaluations")
 app.add_typer(runs.app, name="runs")
 app.add_typer(bank.app, name="bank")
 app.add_typer(programs.app, name="programs")

@@ -14,6 +14,7 @@ from typing import Any
 import typer
 from pydantic_core import to_jsonable_python
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -94,6 +95,24 @@ def one_line(text: str, limit: int = 80) -> str:
 def rollout_number(rollout_id: str) -> str:
     """The number of a rollout as people read it: from 1."""
     return str(int(rollout_id) + 1) if rollout_id.isdecimal() and len(rollout_id) < 10 else one_line(rollout_id)
+
+
+def print_rollout(trajectory: Any) -> None:
+    """Print each step: thought, action and observation."""
+    out.print(
+        Text.assemble(
+            "\n", (f"rollout {rollout_number(trajectory.rollout_id)}", "bold"), f" ({trajectory.stop_reason})"
+        )
+    )
+    out.print(Padding(Text(trajectory.first_observation), (0, 0, 0, 2)))
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=9, justify="right", style="bold")
+    grid.add_column(overflow="fold")
+    for place, step in enumerate(trajectory.steps, 1):
+        grid.add_row(f"step {place}", Text(step.thought, "dim"))
+        grid.add_row("", Text(f"→ {step.action}", "cyan"))
+        grid.add_row("", Text(step.observation, "dim"))
+    out.print(grid)
 
 
 def short_number(number: float) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from rb_dspy.evaluation.plan import Cell, Plan
 from rb_dspy.files import make_folder
 from rb_dspy.jsonl import digest
 from rb_dspy.protocols import Embedder
-from rb_dspy.schema import Label, StopReason, Usage
+from rb_dspy.redaction import redact
+from rb_dspy.schema import Label, StopReason, Trajectory, Usage, cleaned
 from rb_dspy.stream import TaskResult
 from rb_dspy.stream.journal import Journal, Record
 
@@ -35,6 +36,8 @@ SCOPE = "evaluation"
 class TaskRecord(pydantic.BaseModel, frozen=True):
     """One task of a cell: its row (``TaskResult.row``), and its arm and order."""
 
+    run_id: str = ""
+    """The run of the cell in the journal."""
     arm: str
     order: int
     position: int
@@ -163,6 +166,12 @@ class Records:
         """All records."""
         return [record for records in self._cells.values() for record in records.values()]
 
+    def attach(self, cell: Cell, result: TaskResult) -> None:
+        """Store the rollouts of a task, without keys and passwords; see ``transcript``."""
+        if self._journal is not None and result.prediction is not None:
+            rollouts = [cleaned(each, redact).model_dump(mode="json") for each in result.rollouts]
+            self._journal.attach(self.runs[cell].id, result.task.id, {"trajectories": rollouts})
+
     def add(self, cell: Cell, result: TaskResult) -> TaskRecord:
         """Take a record that the run of the cell has stored."""
         record = _record(self.runs[cell].head, result.row())
@@ -202,13 +211,21 @@ def journal_of(place: str | Path) -> Journal:
     return Journal.at(place if "://" in str(place) else Path(place) / RUNS)
 
 
-def read_records(folder: Path) -> list[TaskRecord]:
-    """The records in a folder, the last one of each task; none if there is no evaluation.
+def transcript(place: str | Path, run_id: str, task_id: str) -> list[Trajectory]:
+    """The rollouts of a task of a stored evaluation; none if it broke before one ended."""
+    with closing(journal_of(place)) as journal:
+        value = journal.attached(run_id, task_id) or {}
+    return [Trajectory.model_validate(each) for each in value.get("trajectories", ())]
+
+
+def read_records(place: str | Path) -> list[TaskRecord]:
+    """The records in a folder or a database, the last one of each task; none if there is no evaluation.
 
     Raises:
         InputError: A row is not a record.
     """
-    runs = [run for run in journal_of(folder).runs() if "arm" in run.head]
+    with closing(journal_of(place)) as journal:
+        runs = [run for run in journal.runs() if "arm" in run.head]
     return [record for run in runs for record in _records(run).values()]
 
 

@@ -216,6 +216,7 @@ class _Cells:
             run = Run(program, bank, record, learn=arm.learns, policy=policy, environments=environments)
 
             def on_result(result: TaskResult) -> None:
+                self.records.attach(cell, result)
                 self.counter.add(cell, result)
 
             run.over(stream, self.records.done(cell), on_result=on_result, check=self.counter.check)

@@ -122,6 +122,14 @@ class Journal(ABC):
         """Store an entry of a run; it is safe when this returns. Raises ``StorageError``."""
 
     @abstractmethod
+    def attach(self, run_id: str, task_id: str, value: Mapping[str, Any]) -> None:
+        """Store a large value of a task, such as its transcript, which is read only by ``attached``."""
+
+    @abstractmethod
+    def attached(self, run_id: str, task_id: str) -> dict[str, Any] | None:
+        """What was attached last to a task of a run; None if nothing was."""
+
+    @abstractmethod
     def lock(self, run_id: str) -> AbstractContextManager[bool]:
         """Lock a run as long as the block and this process last. Yields False if another process has it."""
 
@@ -181,6 +189,15 @@ class Folder(Journal):
     def store(self, run_id: str, entry: Mapping[str, Any]) -> None:
         append(self._file(run_id), entry)
 
+    def attach(self, run_id: str, task_id: str, value: Mapping[str, Any]) -> None:
+        make_folder(self._attachments(run_id).parent, error=StorageError)
+        append(self._attachments(run_id), {"task": task_id, "value": dict(value)})
+
+    def attached(self, run_id: str, task_id: str) -> dict[str, Any] | None:
+        path = self._attachments(run_id)
+        every = read_appended(path) if path.exists() else []
+        return next((dict(each["value"]) for each in reversed(every) if each["task"] == task_id), None)
+
     @contextmanager
     def lock(self, run_id: str) -> Iterator[bool]:
         path = self._file(run_id).with_suffix(".lock")
@@ -203,6 +220,9 @@ class Folder(Journal):
 
     def _file(self, run_id: str) -> Path:
         return self.path / f"{run_id}.jsonl"
+
+    def _attachments(self, run_id: str) -> Path:
+        return self.path / "attached" / f"{run_id}.jsonl"
 
     def _read(self, path: Path) -> Record | None:
         head, *entries = read_appended(path) or [{}]

@@ -25,7 +25,8 @@ CREATE TABLE IF NOT EXISTS rb_dspy_runs.entries (
     number BIGINT GENERATED ALWAYS AS IDENTITY, run TEXT, task TEXT, rollout TEXT, entry TEXT NOT NULL,
     PRIMARY KEY (run, task, rollout));
 """
-"""A row of a task has the rollout ''; that of a rollout begins with '='. JSON as text may hold any character."""
+"""The row of a task has the rollout '', what is attached to it '+'; that of a rollout begins with '='. JSON as text may
+hold any character."""
 
 _BEGIN = "INSERT INTO rb_dspy_runs.runs (run, head) VALUES (%s, %s) ON CONFLICT DO NOTHING"
 _STORE = """
@@ -33,9 +34,11 @@ INSERT INTO rb_dspy_runs.entries (run, task, rollout, entry) VALUES (%s, %s, %s,
 ON CONFLICT (run, task, rollout) DO UPDATE SET entry = excluded.entry, number = DEFAULT
 """
 _READ = """
-SELECT runs.run, head, entry FROM rb_dspy_runs.runs LEFT JOIN rb_dspy_runs.entries USING (run)
+SELECT runs.run, head, entry FROM rb_dspy_runs.runs LEFT JOIN rb_dspy_runs.entries ON runs.run = entries.run
+    AND rollout <> '+'
 WHERE starts_with(runs.run, %s) ORDER BY runs.number, entries.number
 """
+_ATTACHED = "SELECT entry FROM rb_dspy_runs.entries WHERE run = %s AND task = %s AND rollout = '+'"
 _LOCK = "SELECT pg_try_advisory_lock(hashtextextended('rb_dspy_runs ' || %s, 0))"
 _UNLOCK = "SELECT pg_advisory_unlock(hashtextextended('rb_dspy_runs ' || %s, 0))"
 
@@ -79,8 +82,15 @@ class Tables(Journal):
 
     def store(self, run_id: str, entry: Mapping[str, Any]) -> None:
         key = (entry["task"], "") if "task" in entry else (entry["of"], f"={entry['rollout']}")
+        self._put(run_id, *key, entry)
+
+    def attach(self, run_id: str, task_id: str, value: Mapping[str, Any]) -> None:
+        self._put(run_id, task_id, "+", value)
+
+    def attached(self, run_id: str, task_id: str) -> dict[str, Any] | None:
         with self._translated():
-            self._connection.execute(_STORE, [run_id, *key, encode(entry).decode()])
+            row = self._connection.execute(_ATTACHED, [run_id, task_id]).fetchone()
+        return None if row is None else dict(json.loads(row[0]))
 
     @contextmanager
     def lock(self, run_id: str) -> Iterator[bool]:
@@ -99,6 +109,10 @@ class Tables(Journal):
     def _begin(self, head: Mapping[str, Any]) -> None:
         with self._translated():
             self._connection.execute(_BEGIN, [head["run_id"], encode(head).decode()])
+
+    def _put(self, run_id: str, task_id: str, rollout: str, entry: Mapping[str, Any]) -> None:
+        with self._translated():
+            self._connection.execute(_STORE, [run_id, task_id, rollout, encode(entry).decode()])
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

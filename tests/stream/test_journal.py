@@ -40,7 +40,11 @@ def test_what_was_stored_is_read_again_by_another(journal: Journal, place: str) 
     run.end("a", "0", Ended((None, Outcome(reward=0.5, success=True)), ""), {"agent": RoleUsage(calls=2)})
     run.add(row("a", error="down"))
     run.add(row("a"))
+    for text in ("first", NASTY):
+        journal.attach("r", "a", {"text": text})
     other = Journal.at(place)
+    assert (other.attached("r", "a"), other.attached("r", "b")) == (journal.attached("r", "a"), None)
+    assert str(other.attached("r", "a")) == str({"text": NASTY})
     found = other.run("r")
     assert found is not None
     assert (found.tasks, found.done, found.finished) == (["a", "b"], ["a"], False)

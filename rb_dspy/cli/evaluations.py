@@ -1,0 +1,110 @@
+"""``rb-dspy evaluations``: what stored evaluations did, task by task."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from rb_dspy.cli import options
+from rb_dspy.cli.output import emit, one_line, out, print_rollout, say, table
+from rb_dspy.errors import InputError
+from rb_dspy.text import counted
+
+FOLDER = Path("rb-evaluations")
+"""The default folder of evaluations."""
+
+app = typer.Typer(no_args_is_help=True, help="Stored evaluations: their tasks, transcripts and rows.")
+
+Place = Annotated[str, typer.Argument(metavar="FOLDER", help="Folder of an evaluation, or a postgresql:// URL.")]
+
+
+@app.command("list")
+@options.shared
+def list_evaluations(folder: Annotated[Path, typer.Argument(help="The folder of their folders.")] = FOLDER) -> None:
+    """List the evaluations in a folder, oldest first."""
+    from rb_dspy.evaluation.records import PLAN, journal_of, read_records
+
+    found = [(run, path) for path in sorted(folder.glob("*")) if (run := journal_of(path).run(PLAN)) is not None]
+    shown = table("folder", "started", "arms", "tasks", "done", right=("tasks", "done"))
+    for run, path in sorted(found, key=lambda each: str(each[0].head["created_at"])):
+        plan, records = run.head["plan"], read_records(path)
+        about = {"folder": path, "started": run.head["created_at"], "arms": plan["names"], "tasks": plan["tasks"]}
+        emit({**about, "done": len(records)})
+        arms = Text(", ".join(plan["names"]))
+        shown.add_row(Text(str(path)), about["started"][:10], arms, str(plan["tasks"]), f"{len(records):,}")
+    out.print(shown) if found else say(f"{folder}: no evaluations yet; rb-dspy evaluate starts one")
+
+
+@app.command()
+@options.shared
+def show(
+    place: Place,
+    task: Annotated[str | None, typer.Argument(metavar="TASK", help="Id of a task, for its transcripts.")] = None,
+    rows: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a row for each task, arm and order to this .csv or .parquet file."),
+    ] = None,
+) -> None:
+    """Show each task of an evaluation with the orders in which each arm solved it, or the transcripts of one task."""
+    from rb_dspy.evaluation.records import read_records, transcript
+
+    records = read_records(place)
+    if not records:
+        raise InputError(f"{place}: no results of an evaluation; expected a folder such as {FOLDER}/NAME")
+    if rows is not None:
+        _write(rows, [record.model_dump(mode="json") for record in records])
+        say(f"{counted(len(records), 'row')} in {rows}")
+        return
+    arms = list(dict.fromkeys(record.arm for record in records))
+    if task is None:
+        shown = table("task", *arms, right=tuple(arms))
+        for id in dict.fromkeys(record.task for record in records):
+            of_task = {arm: [each for each in records if (each.task, each.arm) == (id, arm)] for arm in arms}
+            solved = {arm: sum(bool(each.solved) for each in found) for arm, found in of_task.items()}
+            emit({"task": id, "solved": solved, "orders": {arm: len(found) for arm, found in of_task.items()}})
+            shown.add_row(Text(one_line(id, 40)), *(f"{solved[arm]} of {len(of_task[arm])}" for arm in arms))
+        out.print(shown)
+        return
+    chosen = [record for record in records if record.task == task]
+    if not chosen:
+        raise InputError(f"{place}: has no task {task!r}; rb-dspy evaluations show {place} lists them")
+    for record in sorted(chosen, key=lambda each: (arms.index(each.arm), each.order)):
+        rollouts = transcript(place, record.run_id, task)
+        emit({**record.model_dump(mode="json"), "trajectories": [each.model_dump(mode="json") for each in rollouts]})
+        result = {True: ("solved", "green"), False: ("not solved", "yellow"), None: ("unknown", "dim")}[record.solved]
+        say((f"\n{record.arm}, order {record.order + 1}, position {record.position}", "bold"), "  ", result)
+        if record.error:
+            say((record.error, "red"))
+        if record.recalled:
+            say((f"lessons shown: {'; '.join(map(one_line, record.recalled))}", "dim"))
+        for rollout in rollouts:
+            print_rollout(rollout)
+        if record.verdict:
+            say(f"verdict: {record.verdict}")
+        if record.learned:
+            say((f"learned: {'; '.join(map(one_line, record.learned))}", "dim"))
+
+
+def _write(file: Path, rows: list[dict[str, Any]]) -> None:
+    """Write rows; what is a list or a table becomes JSON. Raises ``InputError`` for another kind of file."""
+    flat = [
+        {name: json.dumps(each) if isinstance(each, list | dict) else each for name, each in row.items()}
+        for row in rows
+    ]
+    if file.suffix == ".csv":
+        with file.open("w", encoding="utf-8", newline="") as text:
+            writer = csv.DictWriter(text, flat[0])
+            writer.writeheader()
+            writer.writerows(flat)
+    elif file.suffix == ".parquet":
+        import pyarrow as pa  # type: ignore[import-untyped]
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+        pq.write_table(pa.Table.from_pylist(flat), file)
+    else:
+        raise InputError(f"{file}: expected a name that ends with .csv or .parquet")
