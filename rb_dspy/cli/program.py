@@ -91,3 +91,12 @@ def model_names(program: BankProgram) -> str:
     models = {role: str(lm.model) for role, lm in (program.backbones or Backbones()).lms().items()}
     names = set(models.values())
     return names.pop() if len(names) == 1 else ", ".join(f"{role} {model}" for role, model in models.items())
+
+
+def about(program: BankProgram, chosen: Settings) -> dict[str, Any]:
+    """What a run must have in common with an earlier one to continue it: models, scaling, and settings with prompts."""
+    from rb_dspy.jsonl import digest
+    from rb_dspy.prompts import prompts_of
+
+    found = {"models": model_names(program), "matts": chosen.matts.model_dump(mode="json") if chosen.matts else ""}
+    return found | {"settings": digest([chosen.program.model_dump(mode="json"), prompts_of(program)])}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,26 +17,16 @@ RunArgument = Annotated[
     str, typer.Argument(metavar="RUN", help="Id of a run, or the beginning of an id; 'last' means the newest run.")
 ]
 
-NO_FILE = Path("rb-runs")
-"""The folder for runs of banks without a file."""
-
-
-def folder_of(url: str) -> Path:
-    """The folder of the runs of a bank: beside its file, or ``NO_FILE``."""
-    if "://" in url or url in ("", ":memory:"):
-        return NO_FILE
-    return Path(f"{url}.runs").expanduser()
-
 
 @app.command("list")
 @options.shared
 def list_runs(bank: options.Bank = None, config: options.Config = None) -> None:
     """List runs, oldest first."""
-    from rb_dspy.stream.journal import Journal
+    from rb_dspy.stream.journal import Folder
     from rb_dspy.stream.score import numbers
 
-    folder = folder_of(options.settings(config, None, bank__url=bank).bank.url)
-    every = Journal.at(folder).runs()
+    journal = Folder.of(options.settings(config, None, bank__url=bank).bank.url)
+    every = journal.runs()
     shown = table("id", "started", "tasks", "done", "solved", "memory")
     for each in every:
         head, found = each.head, numbers(each.rows.values())
@@ -47,7 +36,7 @@ def list_runs(bank: options.Bank = None, config: options.Config = None) -> None:
         solved += f", {found['broke']} broke" if found["broke"] else ""
         started = head["created_at"][:16].replace("T", " ")
         shown.add_row(each.id, started, Text(head["stream"]), done, solved, Text(head["memory"]))
-    out.print(shown) if every else say(f"{folder}: no runs yet; rb-dspy run starts one")
+    out.print(shown) if every else say(f"{journal}: no runs yet; rb-dspy run starts one")
 
 
 @app.command()
@@ -55,14 +44,15 @@ def list_runs(bank: options.Bank = None, config: options.Config = None) -> None:
 def show(run: RunArgument, bank: options.Bank = None, config: options.Config = None) -> None:
     """Show one run: its summary, and a line for each task."""
     from rb_dspy.cli.summary import print_summary
-    from rb_dspy.stream.journal import Journal
+    from rb_dspy.stream.journal import Folder
     from rb_dspy.stream.score import numbers
 
-    found = Journal.at(folder_of(options.settings(config, None, bank__url=bank).bank.url)).find(run)
+    found = Folder.of(options.settings(config, None, bank__url=bank).bank.url).find(run)
     rows = [found.rows[id] for id in found.tasks if id in found.rows]
     for row in rows:
         emit(row)
-    emit({**found.head, "finished": found.finished, "summary": numbers(rows)})
+    counts = numbers(rows)
+    emit({**found.head, "finished": found.finished, "summary": counts})
     head = found.head
     say((found.id, "bold"), f"  {head['stream']}, {counted(len(found.tasks), 'task')}, memory {head['memory']}")
     about = f"started {head['created_at']}", f"scope {head['scope']}", head["program"], head["models"]
@@ -75,7 +65,7 @@ def show(run: RunArgument, bank: options.Bank = None, config: options.Config = N
         task = Text(one_line(row["task"], 40))
         shown.add_row(str(row["position"] or ""), task, Text(*marks[row["solved"]]), row["verdict"], *numbers_, answer)
     out.print(shown)
-    print_summary(rows, len(found.tasks))
+    print_summary(counts, len(found.tasks))
 
 
 @app.command()
@@ -84,10 +74,10 @@ def compare(before: RunArgument, after: RunArgument, bank: options.Bank = None, 
     """Compare two runs on their common tasks: the difference, with a paired 95 % interval."""
     from rb_dspy.errors import InputError
     from rb_dspy.evaluation import compare as paired
-    from rb_dspy.stream.journal import Journal
+    from rb_dspy.stream.journal import Folder
     from rb_dspy.stream.score import Score, broke
 
-    journal = Journal.at(folder_of(options.settings(config, None, bank__url=bank).bank.url))
+    journal = Folder.of(options.settings(config, None, bank__url=bank).bank.url)
     runs = [journal.find(name) for name in (before, after)]
     scores = [
         {id: float(bool(row["solved"])) for id, row in each.rows.items() if row["solved"] is not None or broke(row)}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.rule import Rule
 from rich.text import Text
 
-from rb_dspy.cli.output import facts, out, short_number
-from rb_dspy.stream.score import numbers
+from rb_dspy.cli.output import facts, out
 from rb_dspy.text import counted
 
 if TYPE_CHECKING:
@@ -18,9 +17,8 @@ if TYPE_CHECKING:
 _NO_TRUTH = "unknown: no task was scored by ground truth"
 
 
-def print_summary(rows: Sequence[dict[str, Any]], total: int) -> None:
-    """Print the summary of ``rows``; the run has ``total`` tasks."""
-    found = numbers(rows)
+def print_summary(found: Mapping[str, Any], total: int) -> None:
+    """Print the ``numbers`` of a run that has ``total`` tasks."""
     out.print(Rule("summary", align="left", style="dim"))
     table = facts()
     lost = f", {found['broke']} broke" if found["broke"] else ""
@@ -37,12 +35,12 @@ def print_summary(rows: Sequence[dict[str, Any]], total: int) -> None:
     ):
         if found[key]:
             table.add_row(name, Text(f"{counted(found[key], 'task')} {text}", "red" if key == "errors" else ""))
-    if len(rows) < total:
-        table.add_row("open", f"{counted(total - len(rows), 'task')} not done yet")
+    if found["tasks"] < total:
+        table.add_row("open", f"{counted(total - found['tasks'], 'task')} not done yet")
     table.add_row("mean steps", "-" if found["mean_steps"] is None else f"{found['mean_steps']:.1f}")
     lessons = f"shown for {counted(found['shown'], 'task')}, {found['learned']} learned"
     table.add_row("lessons", lessons)
-    table.add_row("tokens", short_number(found["tokens"]))
+    table.add_row("tokens", f"{found['tokens']:,}")
     out.print(table)
 
 

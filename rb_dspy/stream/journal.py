@@ -26,6 +26,8 @@ from rb_dspy.jsonl import append, read_appended
 from rb_dspy.schema import Outcome, Usage
 
 FORMAT = "rb_dspy-run"
+NO_FILE = Path("rb-runs")
+"""The folder for runs of banks without a file."""
 
 _USAGE = pydantic.TypeAdapter(Usage)
 
@@ -173,6 +175,12 @@ class Folder(Journal):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @classmethod
+    def of(cls, bank: str) -> Folder:
+        """The journal of the runs of a bank, by its URL: beside its file, or in ``NO_FILE``."""
+        no_file = "://" in bank or bank in ("", ":memory:")
+        return cls(NO_FILE if no_file else Path(f"{bank}.runs").expanduser())
 
     def __str__(self) -> str:
         return str(self.path)

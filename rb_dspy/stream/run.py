@@ -76,7 +76,7 @@ def run_stream(
     environments: EnvironmentFactory | None = None,
     on_result: Callable[[TaskResult], object] | None = None,
     stop_after: int | None = 3,
-    journal: Journal | str | Path | None = None,
+    journal: Journal | Record | str | Path | None = None,
 ) -> RunReport:
     """Run ``program`` over the tasks of ``stream`` in order. Lessons of a task are in ``bank`` before the next begins.
 
@@ -96,7 +96,8 @@ def run_stream(
         on_result: Called after each task, in this thread.
         stop_after: The run ends after this many tasks in a row whose server, environment or scoring failed; None:
             never.
-        journal: Stores a row for each task as it is done: a folder, or a PostgreSQL URL. With it, a run that is
+        journal: Stores a row for each task as it is done: a folder, a PostgreSQL URL, or a run
+            (``Record``) that was started with these tasks. With it, a run that is
             continued knows the outcome of its last rollout, and does only tasks that have no row or that broke.
 
     Returns:
@@ -125,23 +126,25 @@ def run_stream(
     tasks = TaskStream.of(stream)
     texts = {task.id: each for task, each in zip(tasks, stream, strict=True) if isinstance(each, str)}
     run_id = run_id or f"run-{uuid.uuid4().hex[:12]}"
-    opened = journal if isinstance(journal, Journal) or journal is None else Journal.at(journal)
+    ids = [task.id for task in tasks]
+    given = Journal.at(journal) if isinstance(journal, str | Path) else journal
     try:
-        if opened is None:
-            record = Record({"run_id": run_id, "tasks": [task.id for task in tasks]})
-            done = bank.learned(run_id) if learn else set()
+        if given is None:
+            record = Record({"run_id": run_id, "tasks": ids})
+        elif isinstance(given, Record):
+            record = given
         else:
-            record = opened.start([task.id for task in tasks], run_id, stream=tasks.name, digest=tasks.digest)
-            if record.tasks != [task.id for task in tasks]:
-                raise InputError(f"{opened}: the run {run_id!r} has other tasks; pass the same ones, or another run_id")
-            done = set(record.done)
+            record = given.start(ids, run_id, stream=tasks.name, digest=tasks.digest)
+        if record.tasks != ids:
+            raise InputError(f"the run {run_id!r} has other tasks; pass the same ones, or another run_id")
+        done = set(record.done) if journal is not None else bank.learned(run_id) if learn else set()
         run = Run(program, bank, record, learn=learn, policy=Policy(stop_after=stop_after), texts=texts)
         run.environments = run.scored(environments or program.environments)
         with record.writing():
             return run.over(tasks, done, on_result=on_result)
     finally:
-        if opened is not None and opened is not journal:
-            opened.close()
+        if isinstance(given, Journal) and given is not journal:
+            given.close()
 
 
 @dataclass

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from rb_dspy import MemoryBank, Task, TaskResult, Trajectory
-from rb_dspy.cli.runs import folder_of
-from rb_dspy.stream.journal import Journal
+from rb_dspy.stream.journal import Folder, Journal
 from rb_dspy.testing import HashEmbedder, Prompt
 from tests.evaluation.world import Safe
 from tests.scenarios.world import role_of
@@ -324,8 +323,8 @@ def test_runs_are_shown_and_compared(cli: Any) -> None:
 
 
 def test_a_bank_without_a_file_has_its_runs_in_the_current_folder() -> None:
-    assert folder_of("postgresql://user@host/db") == Path("rb-runs")
-    assert folder_of("a/b.sqlite") == Path("a/b.sqlite.runs")
+    assert Folder.of("postgresql://user@host/db").path == Path("rb-runs")
+    assert Folder.of("a/b.sqlite").path == Path("a/b.sqlite.runs")
 
 
 def test_prompts_of_a_file_are_used(cli: Any, served: Served, tmp_path: Path) -> None:
