@@ -128,6 +128,17 @@ class ProgramConfig(_Config):
     """How rollouts are judged."""
     distill: DistillConfig = DistillConfig()
     """How lessons are drawn."""
+    learn: Literal["two_calls", "one_call"] = "two_calls"
+    """``two_calls``: the judge reads a rollout, then the distiller; ``one_call``: the distiller's model does both at
+    once. With ``one_call``, a stated verdict, a judge of your own, and several rollouts of a task still take two."""
+    skip_known: bool = False
+    """After a success, do not call the distiller if a lesson that was shown holds each thing the environment said."""
+
+    @pydantic.model_validator(mode="after")
+    def _check_learn(self) -> Self:
+        if self.learn == "one_call" and self.distill.prompts == "general":
+            raise ValueError("learn 'one_call' keeps facts; use two_calls for distill.prompts 'general'")
+        return self
 
     @classmethod
     def paper(cls) -> Self:

@@ -83,8 +83,10 @@ class MaTTS(Learner):
         self.redactor = program.redactor
         self.retrieve = program.retrieve
         self.act = program.act
-        self.judge: Any = program.judge
-        self.distill: Any = program.distill
+        self.judge = program.judge
+        self.distill = program.distill
+        self.review = program.review
+        self.skip_known = program.skip_known
         self.contrast: Any = Contrast(self.config.contrast)
         self.select: Any = Select(self.config.select)
         self.refine = Refine(self.config.refine)
@@ -122,10 +124,11 @@ class MaTTS(Learner):
         lost = tuple(Lost(str(number), summary_line(each)) for number, each in errors)
         return trajectories, {"lost": lost, "launched": k}
 
-    def _lessons(self, task: Task, trajectories: tuple[Trajectory, ...], learn: bool = True) -> Lessons:
+    def _lessons(self, task: Task, trajectories: tuple[Trajectory, ...], memory: Memory, learn: bool = True) -> Lessons:
         """Judge, contrast or distill, and select; independent calls run in parallel.
 
-        Without ``learn``, only select; the judge is called only if the selector reads verdicts.
+        One rollout is learned from as ``ReasoningBank`` does. Without ``learn``, only select; the judge is called only
+        if the selector reads verdicts.
         """
         task = task.without_ground_truth()
         mode, run = self.config.mode, partial(run_parallel, limit=self.config.at_once)
@@ -136,12 +139,15 @@ class MaTTS(Learner):
             verdicts = _verdicts(run(judges)) if self.config.select.verdicts and not alone else None
             selection = Selection(0) if alone else select(verdicts)
             return Lessons(verdicts or (), selection=selection)
-        if mode == "parallel" and not (alone or self.config.contrast.labels or self.config.select.verdicts):
+        if alone:
+            verdict, lessons = self._taught(task, trajectories[0], memory)
+            return Lessons((verdict,), lessons)
+        if mode == "parallel" and not (self.config.contrast.labels or self.config.select.verdicts):
             drafts, selection, *results = run([partial(self.contrast, task, trajectories), select, *judges])
             return Lessons(_verdicts(results), _result_or_raise(drafts), _result_or_raise(selection))
         verdicts = _verdicts(run(judges))
-        if alone or mode == "best_of_n":
-            selection = Selection(0) if alone else select(verdicts)
+        if mode == "best_of_n":
+            selection = select(verdicts)
             best = selection.index
             drafts = self.distill(task, trajectories[best], verdicts[best])
             return Lessons(verdicts, drafts, selection, "success" if verdicts[best].label == "success" else "failure")

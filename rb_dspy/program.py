@@ -26,8 +26,9 @@ from rb_dspy.importers.trajectory import validate
 from rb_dspy.protocols import EnvironmentFactory, Judge as JudgeProtocol, Redactor, Reranker
 from rb_dspy.redaction import redact
 from rb_dspy.schema import Experience, Polarity, Task, Trajectory, Verdict, cleaned
-from rb_dspy.steps import Act, Distill, Distilled, Judge, Memory, Retrieve, Selection, judge_rollout
+from rb_dspy.steps import Act, Distill, Distilled, Judge, Memory, Retrieve, Review, Selection, judge_rollout
 from rb_dspy.steps.memory import render
+from rb_dspy.steps.statements import hold_all
 
 Cleaned = TypeVar("Cleaned", Task, Trajectory)
 
@@ -52,6 +53,11 @@ class Learner(dspy.Module):
     environments: EnvironmentFactory
     redactor: Redactor
     retrieve: Retrieve
+    judge: Any
+    distill: Any
+    review: Review | None
+    """Judges and distils in one call; None: two calls."""
+    skip_known: bool
 
     def forward(
         self,
@@ -107,7 +113,7 @@ class Learner(dspy.Module):
                 lambda rollout: record(self._clean(task), self._clean(rollout)) if learn else None,
             )
             if not learn:
-                return self._prediction(self._lessons(task, rollouts, learn), rollouts, memory, ledger, **more)
+                return self._prediction(self._lessons(task, rollouts, memory, learn), rollouts, memory, ledger, **more)
             return self._learn(task, rollouts, bank, memory, ledger, run_id=run_id, origin=origin, **more)
 
     def recall(self, task: Task | str, bank: MemoryBank) -> Memory:
@@ -148,9 +154,24 @@ class Learner(dspy.Module):
         """Act, and ``keep`` each rollout. Returns them, and more fields of the prediction."""
         raise NotImplementedError
 
-    def _lessons(self, task: Task, trajectories: tuple[Trajectory, ...], learn: bool = True) -> Lessons:
-        """Learn from rollouts, or, without ``learn``, only select one."""
+    def _lessons(self, task: Task, trajectories: tuple[Trajectory, ...], memory: Memory, learn: bool = True) -> Lessons:
+        """Learn from rollouts that were shown ``memory``, or, without ``learn``, only select one."""
         raise NotImplementedError
+
+    def _taught(self, task: Task, trajectory: Trajectory, memory: Memory) -> tuple[Verdict, Distilled]:
+        """Judge and distill one rollout (paper, section 3.2): in one call, in two, or, if it is known, judge it only.
+
+        A step that was replaced is called, and so is the distiller after a stated verdict.
+        """
+        task, own = task.without_ground_truth(), type(self.distill) is Distill
+        known = own and self.skip_known and hold_all(memory.items, trajectory)
+        if self.review and own and type(self.judge) is Judge and not known and trajectory.known_label is None:
+            both: tuple[Verdict, Distilled] = self.review(task, trajectory)
+            return both
+        verdict = judge_rollout(self.judge, task, trajectory)
+        if known and verdict.label == "success":
+            return verdict, Distilled(note="nothing new: the lessons shown hold what the environment said")
+        return verdict, self.distill(task, trajectory, verdict)
 
     def _learn(
         self,
@@ -176,7 +197,7 @@ class Learner(dspy.Module):
         task, rollouts = self._clean(task), tuple(map(self._clean, rollouts))
         more |= {"answers": answers}
         try:
-            lessons = self._lessons(task, rollouts)
+            lessons = self._lessons(task, rollouts, memory)
         except UnparseableOutput as exc:
             tries = bank.record_failure(task, str(exc), run_id=run_id, trajectories=rollouts)
             if tries < MAX_TRIES or bank.known(task, rollouts, run_id=run_id):  # a correction has lessons to lose
@@ -275,6 +296,8 @@ class ReasoningBank(Learner):
         self.act: Any = Act(config.act) if agent is None else ExternalAct(agent, rules=score is None)
         self.judge: Any = Judge(config.judge) if judge is None else judge
         self.distill = Distill(config.distill)
+        self.review = Review(config.judge, config.distill) if config.learn == "one_call" else None
+        self.skip_known = config.skip_known
 
     def learn(
         self,
@@ -356,15 +379,14 @@ class ReasoningBank(Learner):
         keep(trajectory)
         return (trajectory,), {}
 
-    def _lessons(self, task: Task, trajectories: tuple[Trajectory, ...], learn: bool = True) -> Lessons:
-        """Judge and distill (paper, section 3.2)."""
+    def _lessons(self, task: Task, trajectories: tuple[Trajectory, ...], memory: Memory, learn: bool = True) -> Lessons:
         if not learn:
             return Lessons()
         if len(trajectories) != 1:
             raise InputError(f"task {task.id}: {len(trajectories)} pending rollouts; use MaTTS.resume")
         (trajectory,) = trajectories
-        verdict = judge_rollout(self.judge, task, trajectory)
-        return Lessons((verdict,), self.distill(task.without_ground_truth(), trajectory, verdict))
+        verdict, drafts = self._taught(task, trajectory, memory)
+        return Lessons((verdict,), drafts)
 
 
 def _stored(known: Experience) -> Lessons:

@@ -14,7 +14,7 @@ from dspy import lm15
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank, Pending
-from rb_dspy.config import ProgramConfig, RetrieveConfig
+from rb_dspy.config import DistillConfig, ProgramConfig, RetrieveConfig
 from rb_dspy.errors import (
     BackboneError,
     ConfigError,
@@ -26,7 +26,7 @@ from rb_dspy.errors import (
 )
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
-from rb_dspy.schema import Retrieved, Step, Trajectory
+from rb_dspy.schema import Retrieved, Step, Trajectory, Verdict
 from rb_dspy.testing import Faulty, Lock, Prompt, Reply, scripted_lm
 from tests import worlds
 
@@ -75,11 +75,12 @@ def test_a_rollout_that_fails_leaves_nothing(bank: MemoryBank) -> None:
     assert (list(bank.experiences()), bank.pending()) == ([], [])
 
 
+@pytest.mark.parametrize("learn", ["two_calls", "one_call"])
 @pytest.mark.parametrize("field", ["label", "memory_items"])
 def test_an_answer_that_cannot_be_parsed_leaves_the_rollout_pending_and_after_two_resumes_it_is_unknown(
-    bank: MemoryBank, field: str
+    bank: MemoryBank, field: str, learn: Any
 ) -> None:
-    made = program(failing(field, 99, "no answer that can be parsed"))
+    made = program(failing(field, 99, "no answer that can be parsed"), config=ProgramConfig(learn=learn))
     with pytest.raises(UnparseableOutput):
         made(task=TASK, bank=bank, run_id="r")
     with pytest.raises(UnparseableOutput):
@@ -89,6 +90,122 @@ def test_an_answer_that_cannot_be_parsed_leaves_the_rollout_pending_and_after_tw
     assert "parsed" in pending.error
     done = made.resume(pending)
     assert (done.verdict.label, done.memory_items, bank.pending()) == ("unknown", (), [])
+
+
+# How many calls learn from a rollout
+
+ONE = ProgramConfig(learn="one_call")
+
+
+def reviewing(prompt: Prompt) -> Reply:
+    """Plays all roles; judge and distiller say the same in one call and in two."""
+    reply: dict[str, Any] = {"thought": "", "action": "4711"} if "action" in prompt.wants else {}
+    if "label" in prompt.wants:
+        reply |= {"reasons": "r", "label": "success" if "opens" in prompt["final_state"] else "failure"}
+    if "memory_items" in prompt.wants:
+        reply |= {"memory_items": [{"title": "Code", "content": "The lock of abus has the code 4711."}]}
+    return reply
+
+
+def calls(made: Any) -> list[tuple[str, ...]]:
+    prompts = made.backbones.lm("agent").engine.prompts
+    return [tuple(each for each in ("label", "memory_items") if each in prompt.wants) for prompt in prompts]
+
+
+@pytest.mark.parametrize("wrap", [lambda made: made, lambda made: MaTTS(made, k=1)])
+@pytest.mark.parametrize("code", ["4711", "0815"])
+def test_one_call_learns_what_two_calls_learn(bank: MemoryBank, code: str, wrap: Any) -> None:
+    one, two = wrap(program(reviewing, config=ONE)), wrap(program(reviewing))
+    first, second = (made(task=worlds.lock("abus", 1, code), bank=bank) for made in (one, two))
+    assert calls(one) == [(), ("label", "memory_items")]
+    assert calls(two) == [(), ("label",), ("memory_items",)]
+    assert first.verdict == second.verdict
+    assert first.verdict.label == ("success" if code == "4711" else "failure")
+    assert [item.id for item in first.memory_items] == [item.id for item in second.memory_items] != []
+    assert [item.polarity for item in first.memory_items] == [item.polarity for item in second.memory_items]
+    assert first.usage.keys() == {"agent", "distiller"}
+
+
+def test_the_distillers_model_reviews(bank: MemoryBank) -> None:
+    lms = {role: scripted_lm(reviewing, model=f"scripted/{role}") for role in ("agent", "judge", "distiller")}
+    done = ReasoningBank(ONE, backbones=lms, environments=Lock.make)(task=TASK, bank=bank)
+    assert [len(lm.engine.prompts) for lm in lms.values()] == [1, 0, 1]
+    assert done.memory_items[0].provenance.distiller == "scripted/distiller"
+
+
+def test_a_known_verdict_and_a_judge_of_ones_own_are_not_asked_again(bank: MemoryBank) -> None:
+    stated, judged = (
+        program(reviewing, config=ONE, judge=judge) for judge in (None, lambda *_: Verdict(label="success"))
+    )
+    assert stated.learn("Open it.", STEPS, bank, verdict="success").verdicts[0].label == "success"
+    assert judged(task=TASK, bank=bank).verdict.label == "success"
+    assert (calls(stated), calls(judged)) == ([("memory_items",)], [(), ("memory_items",)])
+
+
+@pytest.mark.parametrize("mode", ["parallel", "best_of_n", "vanilla"])
+def test_several_rollouts_are_judged_and_distilled_apart(bank: MemoryBank, mode: Any) -> None:
+    made = MaTTS(program(config=ONE), k=2, mode=mode)
+    made(task=TASK, bank=bank)
+    assert ("label", "memory_items") not in calls(made)
+    assert calls(made).count(("label",)) == 2
+
+
+def test_the_papers_prompts_need_two_calls() -> None:
+    with pytest.raises(ConfigError, match="two_calls"):
+        ProgramConfig(learn="one_call", distill=DistillConfig(prompts="general"))
+
+
+OWNER = "The service falcon is owned by team Turin"
+
+
+@pytest.mark.parametrize("learn", ["two_calls", "one_call"])
+@pytest.mark.parametrize(
+    ("observation", "lesson", "skipped"),
+    [
+        (f"Right. {OWNER}.", f"{OWNER}.", True),
+        (f"31\nThe result is right. {OWNER}.", f"{OWNER}.", True),
+        (f"Right. {OWNER}. It never sleeps.", f"{OWNER}.", False),
+        (f"Right. {OWNER}.", OWNER.replace("Turin", "Lima") + ".", False),
+        (f"Right. {OWNER}.", OWNER.replace("is owned", "is not owned") + ".", False),
+        ("Right. Alice reports to the head Bob.", "Bob reports to the head Alice.", False),
+        (f"Right. {OWNER}. {'long ' * 200}.", f"{OWNER}.", False),
+        ("The right answer is: 42", f"{OWNER}.", False),
+        ("", f"{OWNER}.", False),
+        (f"Right. {OWNER}.", "", False),
+    ],
+)
+def test_a_success_that_says_nothing_new_is_not_distilled(
+    bank: MemoryBank, learn: Any, observation: str, lesson: str, skipped: bool
+) -> None:
+    config = ProgramConfig(learn=learn, skip_known=True, retrieve=RetrieveConfig(min_score=-1.0))
+
+    def script(prompt: Prompt) -> Reply:
+        return {**reviewing(prompt), "label": "success"}
+
+    made = program(script, config=config)
+    if lesson:
+        bank.add("Note", lesson)
+    memory = made.recall("Who owns falcon?", bank)
+    steps = [{"action": "Turin", "observation": observation}]
+    experience = made.learn("Who owns falcon?", steps, bank, memory=memory)
+    assert ("memory_items",) not in calls(made) if skipped else len(experience.items) == 1
+    assert bool(experience.items) is not skipped
+    assert experience.note.startswith("nothing new") is skipped
+    uses = [use.label for item in memory.items for use in bank.uses(item.id)]
+    assert uses == ["success"] * bool(lesson), "the use is logged either way"
+
+
+@pytest.mark.parametrize("learn", ["two_calls", "one_call"])
+@pytest.mark.parametrize("stated", [{"verdict": "failure"}, {"verdict": "success", "feedback": f"{OWNER}."}, {}])
+def test_a_failure_and_what_a_person_says_are_always_distilled(bank: MemoryBank, learn: Any, stated: Any) -> None:
+    bank.add("Owner", f"{OWNER}.")
+    made = program(reviewing, config=ProgramConfig(learn=learn, skip_known=True))
+    memory = made.recall("Who owns falcon?", bank)
+    steps = [{"action": "Lima", "observation": f"Wrong. {OWNER}."}]
+    experience = made.learn("Who owns falcon?", steps, bank, memory=memory, **stated)
+    assert memory.items
+    assert len(experience.items) == 1
+    assert calls(made) == ([("memory_items",)] if stated else [("label",), ("memory_items",)])
 
 
 # A task that the run has done

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from rb_dspy.cli.output import one_line, print_row, rollout_number
 from rb_dspy.schema import Outcome, StopReason, Task, Trajectory, Verdict
-from rb_dspy.steps import Act, Contrast, Distill, Judge, Memory, Refine, Retrieve, Select
+from rb_dspy.steps import Act, Contrast, Distill, Judge, Memory, Refine, Retrieve, Review, Select
 from rb_dspy.stream import TaskResult
 from rb_dspy.text import counted, middle_cut
 
@@ -33,6 +33,7 @@ _WAITS: dict[type, str] = {
     Refine: "the agent works and checks its work",
     Judge: "the judge reads",
     Distill: "the distiller writes",
+    Review: "the distiller reads and writes",
     Contrast: "the rollouts are contrasted and judged",
     Select: "one rollout is selected",
 }
@@ -93,9 +94,9 @@ class Display(BaseCallback):
             elif isinstance(instance, Refine):
                 for trajectory in outputs.trajectories:
                     self._acted(trajectory)
-            elif isinstance(outputs, Verdict):
+            elif isinstance(verdict := outputs[0] if isinstance(instance, Review) else outputs, Verdict):
                 rollout = next((each.rollout_id for each in arguments if isinstance(each, Trajectory)), "0")
-                self._row(self._of(rollout, "verdict"), _verdict(outputs))
+                self._row(self._of(rollout, "verdict"), _verdict(verdict))
             elif isinstance(instance, Select) and self.several and outputs.analysis:
                 self._row("selected", Text(middle_cut(outputs.analysis, 300), "dim"))
 

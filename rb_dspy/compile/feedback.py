@@ -238,6 +238,7 @@ _PREDICTORS: dict[str, Callable[[_View], list[str]]] = {
     "judge.predict": _judge,
     "distill.success": _lessons("distill.success"),
     "distill.failure": _lessons("distill.failure"),
+    "review.predict": lambda view: [*_judge(view), *_lessons("review.predict")(view)],
     "contrast.predict": _lessons("contrast.predict"),
     "select.predict": _selector,
     "refine.first": _refine(first=True),
@@ -246,7 +247,7 @@ _PREDICTORS: dict[str, Callable[[_View], list[str]]] = {
 
 
 def _authors(result: TaskResult, mode: MattsMode | None) -> set[str]:
-    """The predictors that may have written the lessons of a task."""
+    """The predictors that may have written the lessons of a task; a program has not all of them."""
     experience = result.prediction.experience  # type: ignore[union-attr]
     if experience is None:
         return set()
@@ -254,7 +255,7 @@ def _authors(result: TaskResult, mode: MattsMode | None) -> set[str]:
         return {"contrast.predict"}
     chosen = result.label if mode in ("best_of_n", "sequential") else None
     labels = [chosen] if chosen else [verdict.label for verdict in experience.verdicts]
-    return {"distill.success" if label == "success" else "distill.failure" for label in labels}
+    return {"review.predict"} | {"distill.success" if label == "success" else "distill.failure" for label in labels}
 
 
 def decisive_step(trajectory: Trajectory, success: bool, others: Iterable[tuple[Trajectory, bool]]) -> int | None:

@@ -147,12 +147,13 @@ def settings_of(arm: Arm) -> ArmSettings:
 
 def _describe_arm(arm: Arm) -> dict[str, Any]:
     program = arm.program
-    steps = ("retrieve", "act", "judge", "distill", "contrast", "select", "refine")
+    steps = ("retrieve", "act", "judge", "distill", "review", "contrast", "select", "refine")
     return {
         "memory": arm.memory,
         "program": type(program).__name__ if _is_ours(program) else identity(type(program)),
         "environments": identity(program.environments),
-        "steps": {name: _step(getattr(program, name)) for name in steps if hasattr(program, name)},
+        "steps": {name: _step(getattr(program, name)) for name in steps if getattr(program, name, None)},
+        "skip_known": program.skip_known,
         "matts": program.config.model_dump(mode="json") if isinstance(program, MaTTS) else None,
         "prompts": digest(program.dump_state()),
         "models": {

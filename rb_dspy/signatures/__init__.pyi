@@ -11,4 +11,5 @@ from .distill import (
 )
 from .draft import MemoryDraft as MemoryDraft
 from .judge import Judge as Judge
+from .review import Review as Review
 from .select import Select as Select

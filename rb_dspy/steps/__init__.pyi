@@ -7,4 +7,5 @@ from .judge import Judge as Judge, judge_rollout as judge_rollout
 from .memory import Memory as Memory
 from .refine import Refine as Refine, Refined as Refined
 from .retrieve import Retrieve as Retrieve
+from .review import Review as Review
 from .select import Select as Select, Selection as Selection

@@ -73,12 +73,8 @@ class Distill(dspy.Module):
             }
 
         said = ask(predict, "distiller", self.config, inputs, rollout=rollout)
-        done = read_drafts(said, predict, "distiller", self.config.max_items)
-        if general or not self.config.own_words:
-            return done
-        right = verdict.label == "success"
-        answer = trajectory.answer if right and len(trajectory.steps) == 1 else None
-        return done.in_own_words(task, statements([trajectory], right=right), answer)
+        drafts = read_drafts(said, predict, "distiller", self.config.max_items)
+        return worded(drafts, self.config, task, trajectory, verdict)
 
     def _trajectory(self, trajectory: Trajectory, verdict: Verdict, max_tokens: int) -> str:
         if self.config.prompts == "general":
@@ -86,6 +82,15 @@ class Distill(dspy.Module):
         if len(trajectory.steps) == 1 and verdict.label != "success":
             return "(one action, which failed)"  # small models copy a wrong answer into the lesson
         return transcript(trajectory, max_tokens, thoughts=False)
+
+
+def worded(drafts: Distilled, config: DistillConfig, task: Task, trajectory: Trajectory, verdict: Verdict) -> Distilled:
+    """Return ``drafts`` in the environment's own words, if ``config`` asks for them."""
+    if config.prompts == "general" or not config.own_words:
+        return drafts
+    right = verdict.label == "success"
+    answer = trajectory.answer if right and len(trajectory.steps) == 1 else None
+    return drafts.in_own_words(task, statements([trajectory], right=right), answer)
 
 
 def read_drafts(said: dspy.Prediction, predict: Any, role: str, limit: int) -> Distilled:

@@ -33,10 +33,15 @@ class Judge(dspy.Module):
             InfrastructureError: The call failed, or even a short transcript does not fit the context window.
         """
         said = ask(self.predict, "judge", self.config, partial(rollout_fields, task, trajectory))
-        label = str(value(said, "label", "judge")).strip().lower()
-        if label not in ("success", "failure", "unknown"):
-            raise UnparseableOutput(f"the judge's label is {label[:40]!r}; expected success or failure")
-        return Verdict(label=label, reasons=str(said.get("reasons") or ""))
+        return read_verdict(said, "judge")
+
+
+def read_verdict(said: dspy.Prediction, role: str) -> Verdict:
+    """Return the verdict of ``label`` and ``reasons``. Raises ``UnparseableOutput`` if there is no such label."""
+    label = str(value(said, "label", role)).strip().lower()
+    if label not in ("success", "failure", "unknown"):
+        raise UnparseableOutput(f"the {role}'s label is {label[:40]!r}; expected success or failure")
+    return Verdict(label=label, reasons=str(said.get("reasons") or ""))
 
 
 def judge_rollout(judge: JudgeProtocol, task: Task, trajectory: Trajectory) -> Verdict:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
 
-from rb_dspy.schema import MemoryDraft, Task, Trajectory
+from rb_dspy.schema import MemoryDraft, MemoryItem, Task, Trajectory
 
 _SHARE = 0.8
 """A note repeats a statement if it has all its words that mean something, and this share of all words in order."""
@@ -60,6 +60,8 @@ class Statement:
     is_value: bool
     """Whether it may answer the whole task: feedback, or the observation after the only step; a text with a name or a
     number, or a few words after a label."""
+    is_labelled: bool = False
+    """Whether a label stood before it, such as ``The right answer is:``."""
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -85,7 +87,7 @@ def statements(trajectories: Sequence[Trajectory], *, right: bool = False) -> li
             for sentence, labelled in _sentences(text):
                 words = _words(sentence)
                 is_value = is_whole and (bool(_names(sentence)) or (labelled and len(words) < _FEWEST))
-                found.setdefault(sentence, Statement(sentence, action, is_value))
+                found.setdefault(sentence, Statement(sentence, action, is_value, labelled))
     return list(found.values())
 
 
@@ -121,19 +123,16 @@ def in_own_words(draft: MemoryDraft, task: Task, said: Sequence[Statement], answ
 
 def _repeated(text: str, said: Sequence[Statement]) -> list[Statement]:
     """Return the statements that a note repeats, in order; of similar ones only the nearest."""
-    note, ordered = _words(text), _WORD.findall(text.casefold())
+    note = _words(text)
     near = []
     for each in said:
-        in_order = _WORD.findall(each.text.casefold())
         is_usable = len(each.words) >= _FEWEST and not _UNUSABLE.search(each.text)
         if not is_usable or not each.words - _GENERIC <= note:
             continue
         quotes = _names(each.action) & each.words or _words(each.action) <= each.words
         if each.action and quotes and note & _DENIALS:
             continue  # the environment may quote the agent, and the note denies it
-        blocks = SequenceMatcher(None, ordered, in_order, autojunk=False).get_matching_blocks()
-        same = sum(block.size for block in blocks)
-        if same >= _SHARE * len(in_order):
+        if same := _in_order(text, each):
             near.append((same, each))
     kept: list[Statement] = []
     covered: frozenset[str] = frozenset()
@@ -142,6 +141,37 @@ def _repeated(text: str, said: Sequence[Statement]) -> list[Statement]:
             kept.append(each)
             covered |= each.words
     return [each for each in said if each in kept]
+
+
+def _in_order(text: str, statement: Statement) -> int:
+    """How many words of a statement a text has in order; 0 if it is less than ``_SHARE`` of them."""
+    ordered, stated = (_WORD.findall(each.casefold()) for each in (text, statement.text))
+    blocks = SequenceMatcher(None, ordered, stated, autojunk=False).get_matching_blocks()
+    same = sum(block.size for block in blocks)
+    return same if same >= _SHARE * len(stated) else 0
+
+
+def hold_all(lessons: Sequence[MemoryItem], trajectory: Trajectory) -> bool:
+    """Whether the environment made a statement, and each one stands in one of ``lessons``, as a note repeats one.
+
+    What a person said is always new. Numbers without a label, such as the rows of a query, do not count.
+    """
+    texts = [f"{each.title} {each.description} {each.content}" for each in lessons]
+    said = [
+        each
+        for each in statements([trajectory], right=True)
+        if each.is_labelled or not all(map(str.isdecimal, each.words))
+    ]
+    observed = [sentence for step in trajectory.steps for sentence in _END.split(step.observation)]
+    if trajectory.feedback or not said or any(len(each.strip()) > _LONGEST for each in observed):
+        return False
+    return all(any(_stands_in(text, each) for text in texts) for each in said)
+
+
+def _stands_in(text: str, statement: Statement) -> bool:
+    words = _words(text)
+    same_denials = words & _DENIALS == statement.words & _DENIALS
+    return same_denials and statement.words - _GENERIC <= words and _in_order(text, statement) > 0
 
 
 def says_nothing(draft: MemoryDraft, task: Task) -> bool:

@@ -51,7 +51,8 @@ def program_settings(program: BankProgram, environments: str | None = None) -> d
     if environments is not None:
         environment_factory(environments)
     steps = ("retrieve", "act", "judge", "distill")
-    config = {step: getattr(program, step).config.model_dump(mode="json") for step in steps}
+    config: dict[str, Any] = {step: getattr(program, step).config.model_dump(mode="json") for step in steps}
+    config |= {"learn": "one_call" if program.review else "two_calls", "skip_known": program.skip_known}
     matts = program.config.model_dump(mode="json") if isinstance(program, MaTTS) else None
     return {"program": config, "matts": matts, "environments": environments}
 

@@ -110,6 +110,12 @@ def pupil(prompt: Prompt) -> Reply:
         good = told or _lucky(prompt, serial) or any(map(_good_act, _demos(prompt)))
         thought = "Backwards it is." if good else "I am sure that it is the number on the lock."
         return {"thought": thought, "action": serial[::-1] if good else serial}
+    item = {
+        "title": "Look before you type",
+        "description": "Where a lock wants a number.",
+        "content": _LESSON if TEACH in prompt.system else "Look at the whole lock before you type anything.",
+    }
+    lesson: dict[str, Any] = {"memory_items": [item]}
     if "label" in prompt.wants:
         careful = (
             EVIDENCE in prompt.system
@@ -117,7 +123,8 @@ def pupil(prompt: Prompt) -> Reply:
             or any(map(_good_verdict, _demos(prompt)))
         )
         success = _SHUT not in prompt["trajectory"] if careful else True
-        return {"reasons": "The lock says it." if careful else "The agent is sure.", "label": _label(success)}
+        reasons = "The lock says it." if careful else "The agent is sure."
+        return {"reasons": reasons, "label": _label(success), **({} if "memory_items" not in prompt.wants else lesson)}
     if "choice" in prompt.wants:
         listed = re.split(r"^=== attempt \d+.* ===\n", prompt["candidates"], flags=re.MULTILINE)[1:]
         careful = EVIDENCE in prompt.system
@@ -125,12 +132,7 @@ def pupil(prompt: Prompt) -> Reply:
         return {"analysis": "The last observations show it.", "choice": (fitting or [1])[0]}
     if "decision" in prompt.wants:
         return {"findings": "Nothing was found.", "decision": "confirm"}
-    lesson: dict[str, Any] = {
-        "title": "Look before you type",
-        "description": "Where a lock wants a number.",
-        "content": _LESSON if TEACH in prompt.system else "Look at the whole lock before you type anything.",
-    }
-    return {"analysis": "It may help.", "memory_items": [lesson]}
+    return {"analysis": "It may help.", **lesson}
 
 
 def reader(prompt: Prompt) -> Reply:

@@ -9,9 +9,9 @@ import dspy
 import pytest
 
 from rb_dspy.config import ContrastConfig, DistillConfig, JudgeConfig, SelectConfig
-from rb_dspy.errors import BackboneError, ContextOverflow, InfrastructureError, InputError
+from rb_dspy.errors import BackboneError, ContextOverflow, InfrastructureError, InputError, UnparseableOutput
 from rb_dspy.schema import MemoryDraft, Step, Task, Trajectory, Verdict
-from rb_dspy.steps import Contrast, Distill, Judge, Select, judge_rollout
+from rb_dspy.steps import Contrast, Distill, Judge, Review, Select, judge_rollout
 from rb_dspy.testing import Prompt, Reply
 from tests import worlds
 
@@ -165,6 +165,40 @@ def test_a_bad_draft_is_mended_or_loses_only_itself(bad: Any, kept: list[str], p
     reply = {"analysis": "a", "memory_items": [bad, lesson("B", "Other.")]}
     done = run(always(reply), Distill(DistillConfig(prompts=prompts)), TASK, GOOD, Verdict(label="success"))
     assert [draft.content for draft in done.drafts] == kept
+
+
+# Review
+
+
+@pytest.mark.parametrize("label", ["success", "failure"])
+def test_one_call_gives_the_verdict_and_the_lessons_that_two_calls_give(label: str) -> None:
+    """In the environment's own words, without repetition: drafts are admitted as the distiller's are."""
+    prompts: list[Prompt] = []
+    garbled = "It is said that the team Quito owns cobalt, as a fact about cobalt."
+
+    def script(prompt: Prompt) -> Reply:
+        prompts.append(prompt)
+        lessons = [lesson("Owner", garbled), lesson("Again", garbled), lesson("", "no title")]
+        return {"reasons": "it says so", "label": label, "memory_items": lessons}
+
+    trajectory = GOOD.model_copy(
+        update={"steps": (Step(thought="hm", action="Lima", observation="So. The team Quito owns cobalt."),)}
+    )
+    verdict, done = run(script, Review(), TASK, trajectory)
+    (prompt,) = prompts
+    assert "thought:" not in prompt["trajectory"]
+    judged = run(script, Judge(), TASK, trajectory)
+    assert verdict == judged == Verdict(label=label, reasons="it says so")
+    assert done == run(script, Distill(), TASK, trajectory, judged)
+    assert [draft.content for draft in done.drafts] == ["The team Quito owns cobalt."]
+    assert len(done.note.split(";")) == 2
+
+
+@pytest.mark.parametrize("bad", [{"label": "perhaps"}, {"label": ""}, {"memory_items": "none"}])
+def test_half_an_answer_in_one_call_is_no_answer(bad: Any) -> None:
+    reply = {"reasons": "r", "label": "success", "memory_items": [lesson()], **bad}
+    with pytest.raises(UnparseableOutput):
+        run(always(reply), Review(), TASK, GOOD)
 
 
 # Contrast

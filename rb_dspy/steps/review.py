@@ -1,0 +1,49 @@
+"""Review: judge a rollout and distil it, in one call."""
+
+from __future__ import annotations
+
+import dspy
+
+from rb_dspy import signatures
+from rb_dspy.config import DistillConfig, JudgeConfig
+from rb_dspy.schema import Task, Trajectory, Verdict
+from rb_dspy.steps.ask import ask
+from rb_dspy.steps.distill import Distilled, read_drafts, worded
+from rb_dspy.steps.judge import read_verdict
+from rb_dspy.steps.transcript import escape_markers, final_state, transcript
+from rb_dspy.text import cut
+
+
+class Review(dspy.Module):
+    """The verdict and the lessons of one rollout, for the price of one call of the distiller's model.
+
+    It reads actions and observations, as the distiller does, and no thoughts. Its answer may be as long as those of
+    judge and distiller together; other settings are the distiller's.
+    """
+
+    def __init__(self, judge: JudgeConfig | None = None, distill: DistillConfig | None = None) -> None:
+        super().__init__()
+        judge, distill = judge or JudgeConfig(), distill or DistillConfig()
+        self.config = distill.model_copy(update={"max_tokens": judge.max_tokens + distill.max_tokens})
+        self.predict = dspy.Predict(signatures.Review)
+
+    def forward(self, task: Task, trajectory: Trajectory) -> tuple[Verdict, Distilled]:
+        """Return what ``Judge`` and ``Distill`` return.
+
+        Raises:
+            UnparseableOutput: The answer could not be parsed.
+            InfrastructureError: The call failed.
+        """
+
+        def inputs(max_tokens: int) -> dict[str, str]:
+            return {
+                "task": escape_markers(task.instruction),
+                "trajectory": transcript(trajectory, max_tokens, thoughts=False),
+                "final_state": final_state(trajectory, max_tokens),
+                "feedback": escape_markers(cut(trajectory.feedback, max_tokens // 2)) or "(none)",
+            }
+
+        said = ask(self.predict, "distiller", self.config, inputs)
+        verdict = read_verdict(said, "distiller")
+        drafts = read_drafts(said, self.predict, "distiller", self.config.max_items)
+        return verdict, worded(drafts, self.config, task, trajectory, verdict)
