@@ -6,6 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def test_any_text_comes_back_from_the_file(
     assert prompts_of(fresh) == prompts_of(student)
 
 
-@pytest.mark.parametrize("make", [program, scaled])
+@pytest.mark.parametrize("make", [program, scaled, partial(program, learn="one_call")])
 def test_a_loaded_program_asks_the_same_to_the_byte(tmp_path: Path, make: Any) -> None:
     student = taught(make())
     save_program(student, tmp_path / "p.json")

@@ -32,7 +32,7 @@ class Backbones:
         agent: A ``dspy.LM``, a ``BackboneConfig``, or a model's name (``"openai/gpt-4o-mini"``,
             ``"local/qwen2.5-coder-1.5b"``); the same for the other roles.
         judge: Judges rollouts.
-        distiller: Writes lessons from one rollout.
+        distiller: Writes lessons from one rollout; with ``ProgramConfig.learn`` ``one_call`` it also judges it.
         contraster: Writes lessons from several rollouts of one task.
         selector: Chooses one of several rollouts.
 

@@ -76,9 +76,7 @@ def step_module(program: BankProgram, step: CompileStep) -> dspy.Module:
     if step == "judge" and not isinstance(program.judge, dspy.Module):
         raise InputError("step 'judge': this program's judge is not a language model and has no prompt")
     if step == "judge" and program.review is not None:
-        raise InputError(
-            "step 'judge': this program judges and distills in one call; compile 'all', or learn in two_calls"
-        )
+        raise InputError("step 'judge': this program judges and distills in one call; compile step 'all'")
     if step == "agent" and not (isinstance(program.act, dspy.Module) and program.act.named_predictors()):
         raise InputError("step 'agent': this program's agent is code of your own and has no prompt")
     return JudgeStep(program) if step == "judge" else AgentStep(program)

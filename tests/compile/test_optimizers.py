@@ -111,6 +111,7 @@ def test_the_selector_is_compiled_on_rollouts_that_differ() -> None:
     ("options", "writer"),
     [
         (None, "distill.success"),
+        ("one_call", "review.predict"),
         ({"mode": "parallel"}, "contrast.predict"),
         pytest.param({"mode": "sequential"}, "distill.success", marks=pytest.mark.stress),
     ],
@@ -118,7 +119,7 @@ def test_the_selector_is_compiled_on_rollouts_that_differ() -> None:
 def test_a_lesson_writing_prompt_is_compiled_and_helps(options: Any, writer: str) -> None:
     """Only lessons help this agent, so only the prompt that writes them can be better."""
     lm = scripted_lm(reader)
-    student = program(lm) if options is None else scaled(lm, **options)
+    student = scaled(lm, **options) if isinstance(options, dict) else program(lm, learn=options or "two_calls")
     result = compiled(program=student, window=2, budget=24, streams=streams(2))
     assert TEACH in result.prompts_after[writer]["instructions"]
     assert result.held_out.before == 0.0

@@ -9,6 +9,7 @@ import pytest
 
 from rb_dspy import Task, TaskStream
 from rb_dspy.compile.steps import balanced, step_examples, step_module, stratified
+from rb_dspy.errors import InputError
 from rb_dspy.schema import Verdict
 from rb_dspy.stream import StreamProgram
 from rb_dspy.testing import HashEmbedder, Prompt, Reply, scripted_lm
@@ -80,6 +81,12 @@ def test_an_answer_of_the_judge_that_cannot_be_parsed_is_no_verdict() -> None:
 def labeled(*labels: bool) -> list[Any]:
     tasks = locks(1, len(labels))
     return [dspy.Example(task=task, success=label) for task, label in zip(tasks, labels, strict=True)]
+
+
+def test_a_judge_that_also_distills_is_compiled_with_the_whole_program() -> None:
+    with pytest.raises(InputError, match="step 'all'"):
+        step_module(program(learn="one_call"), "judge")
+    assert "review.predict" in {name for name, _ in step_module(program(learn="one_call"), "all").named_predictors()}
 
 
 def test_a_stratified_sample_has_as_many_failures_as_successes() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from rb_dspy import Backbones, Compiled, MaTTS, ReasoningBank, Streams, Task, TaskStream, compile_program
 from rb_dspy.compile import Progress
+from rb_dspy.config import ProgramConfig
 from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply, scripted_lm
 
 BACKWARDS = "Type the digits of the serial number backwards."
@@ -53,8 +54,9 @@ def environments(task: Task, rollout: str) -> Lock:
     return Lock.make(task, rollout)
 
 
-def program(lm: Any = None) -> ReasoningBank:
-    return ReasoningBank(backbones=Backbones(agent=lm or scripted_lm(pupil)), environments=environments)
+def program(lm: Any = None, **config: Any) -> ReasoningBank:
+    backbones = Backbones(agent=lm or scripted_lm(pupil))
+    return ReasoningBank(ProgramConfig(**config), backbones=backbones, environments=environments)
 
 
 def scaled(lm: Any = None, **options: Any) -> MaTTS:

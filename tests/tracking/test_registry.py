@@ -56,7 +56,7 @@ def name(request: pytest.FixtureRequest) -> str:
 def test_a_program_comes_back_as_it_was(
     tracker: Tracker, name: str, lessons: MemoryBank, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    config = ProgramConfig(retrieve=RetrieveConfig(k=2))
+    config = ProgramConfig(retrieve=RetrieveConfig(k=2), learn="one_call", skip_known=True)
     program = MaTTS(ReasoningBank(config, backbones=scripted()), config=MattsConfig(k=2, mode="best_of_n"))
     tracker.check(program, name, bank=lessons, embedder=EMBEDDER)
     assert tracker.programs(name) == []
@@ -66,6 +66,7 @@ def test_a_program_comes_back_as_it_was(
     loaded = tracker.program(name, scripted(), version=1)
     assert isinstance(loaded, MaTTS)
     assert (loaded.config, loaded.retrieve.config) == (program.config, program.retrieve.config)
+    assert (type(loaded.review), loaded.skip_known) == (type(program.review), True)
     assert prompts_of(loaded) == prompts_of(program)
     versions = tracker.programs(name)
     assert [(each.version, each.champion, each.lessons) for each in versions] == [(1, False, 1), (2, False, 0)]
