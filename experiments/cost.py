@@ -1,10 +1,10 @@
 """What learning from a task costs: two calls, one call, and no distiller where nothing new was said.
 
 Run: ``python experiments/cost.py`` (about an hour on two cores; an arm that is complete is not run again). Rows:
-``experiments/evidence/cost.jsonl``; ``--table`` only prints them. Real model, temperature 0; the arms of a stream run
-side by side, each with a bank of its own, in the order of the stream.
+``experiments/evidence/cost.jsonl``; ``--table`` only prints them. Real model, temperature 0; one arm after another, each
+with a bank of its own and the same order of tasks.
 
-Streams: ``directory``, 16 alerts; ``steps``, 8 questions of ``sql`` with up to three queries each; ``sql``, 24 of one
+Streams: ``directory``, 16 alerts; ``steps``, 6 questions of ``sql`` with up to three queries each; ``sql``, 24 of one
 query each. Arms: ``none``, the bare agent; ``two_calls``, judge, then distiller; ``one_call``; ``skip_known``,
 two calls, but no distiller after a success that said nothing new.
 """
@@ -14,19 +14,17 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rb_dspy import Backbones, MemoryBank, ReasoningBank, Task, TaskResult, TaskStream, run_stream
-from rb_dspy.concurrency import run_parallel
 from rb_dspy.config import ProgramConfig, RetrieveConfig
 from rb_dspy.plugins import environment_family
 from rb_dspy.stream.templates import family_attribute
 
 ROWS = Path(__file__).parent / "evidence" / "cost.jsonl"
-SIZES = {"directory": 16, "steps": 8, "sql": 24}
+SIZES = {"directory": 16, "steps": 6, "sql": 24}
 SEEDS = {"directory": 461, "steps": 462, "sql": 463}
 """Chosen, as the sizes, before any run; no other experiment used them."""
 ARMS = {
@@ -120,15 +118,9 @@ def main() -> None:
     rows = [json.loads(line) for line in options.rows.read_text().splitlines()] if options.rows.exists() else []
     done = {(each["stream"], each["arm"]) for each in rows}
     for stream in () if options.table else options.streams or SIZES:
-        jobs: list[Callable[[], list[dict[str, Any]]]] = [
-            partial(measure, stream, arm, options.model, options.number, options.rows)
-            for arm in ARMS
-            if (stream, arm) not in done
-        ]
-        for result in run_parallel(jobs, len(ARMS)):
-            if isinstance(result, Exception):
-                raise result
-            rows += result
+        for arm in ARMS:
+            if (stream, arm) not in done:
+                rows += measure(stream, arm, options.model, options.number, options.rows)
         print(table(rows), flush=True)
     if options.table:
         print(table(rows))

@@ -35,6 +35,9 @@ class Distilled:
         return replace(self, drafts=tuple({each.content: each for each in reversed(drafts)}.values())[::-1], note=note)
 
 
+UNKNOWN = Distilled(note="not distilled: the verdict is unknown")
+
+
 class Distill(dspy.Module):
     """Lessons from one rollout: what stays true, why it worked, or how to prevent the failure (paper, section 3.2).
 
@@ -58,7 +61,7 @@ class Distill(dspy.Module):
             InfrastructureError: The call failed.
         """
         if verdict.label == "unknown" and not self.config.distill_unknown:
-            return Distilled(note="not distilled: the verdict is unknown")
+            return UNKNOWN
         predict = self.success if verdict.label == "success" else self.failure
         general = self.config.prompts == "general"
         observed = "\n".join(observations(trajectory))

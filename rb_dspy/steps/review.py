@@ -8,7 +8,7 @@ from rb_dspy import signatures
 from rb_dspy.config import DistillConfig, JudgeConfig
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps.ask import ask
-from rb_dspy.steps.distill import Distilled, read_drafts, worded
+from rb_dspy.steps.distill import UNKNOWN, Distilled, read_drafts, worded
 from rb_dspy.steps.judge import read_verdict
 from rb_dspy.steps.transcript import escape_markers, final_state, transcript
 from rb_dspy.text import cut
@@ -45,5 +45,7 @@ class Review(dspy.Module):
 
         said = ask(self.predict, "distiller", self.config, inputs)
         verdict = read_verdict(said, "distiller")
+        if verdict.label == "unknown" and not self.config.distill_unknown:
+            return verdict, UNKNOWN
         drafts = read_drafts(said, self.predict, "distiller", self.config.max_items)
         return verdict, worded(drafts, self.config, task, trajectory, verdict)

@@ -172,9 +172,9 @@ def teacher(prompt: Prompt) -> Reply:
 def _better(instruction: str) -> str:
     sentences = {
         "one action a turn": BACKWARDS,
+        "rite notes": TEACH,
         "Decide whether this rollout": EVIDENCE,
         "Choose which one of these attempts": EVIDENCE,
-        "rite notes": TEACH,
     }
     return next((f"{instruction}\n\n{text}" for part, text in sentences.items() if part in instruction), instruction)
 
