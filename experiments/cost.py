@@ -1,8 +1,8 @@
 """What learning from a task costs: two calls, one call, and no distiller where nothing new was said.
 
 Run: ``python experiments/cost.py`` (about an hour on two cores; an arm that is complete is not run again). Rows:
-``experiments/evidence/cost.jsonl``; ``--table`` only prints them. Real model, temperature 0; one arm after another, each
-with a bank of its own and the same order of tasks.
+``experiments/evidence/cost.jsonl``; ``--table`` only prints them. Temperature 0; one arm after another, with a bank
+of its own each, over the same order of tasks.
 
 Streams: ``directory``, 16 alerts; ``steps``, 6 questions of ``sql`` with up to three queries each; ``sql``, 24 of one
 query each. Arms: ``none``, the bare agent; ``two_calls``, judge, then distiller; ``one_call``; ``skip_known``,
