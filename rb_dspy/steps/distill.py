@@ -64,14 +64,12 @@ class Distill(dspy.Module):
             return UNKNOWN
         predict = self.success if verdict.label == "success" else self.failure
         general = self.config.prompts == "general"
-        observed = "\n".join(observations(trajectory))
 
         def inputs(max_tokens: int) -> dict[str, str]:
             return {
                 "task": escape_markers(task.instruction),
                 "trajectory": self._trajectory(trajectory, verdict, max_tokens),
-                "environment_said": escape_markers(cut(observed, max_tokens // 2)) or "(nothing)",
-                "feedback": escape_markers(cut(trajectory.feedback, max_tokens // 2)) or "(none)",
+                **said_fields(trajectory, max_tokens),
                 **({"judge_reasons": escape_markers(verdict.reasons) or "(none)"} if general else {}),
             }
 
@@ -85,6 +83,15 @@ class Distill(dspy.Module):
         if len(trajectory.steps) == 1 and verdict.label != "success":
             return "(one action, which failed)"  # small models copy a wrong answer into the lesson
         return transcript(trajectory, max_tokens, thoughts=False)
+
+
+def said_fields(trajectory: Trajectory, max_tokens: int) -> dict[str, str]:
+    """The input fields with what the environment and a person said."""
+    observed = "\n".join(observations(trajectory))
+    return {
+        "environment_said": escape_markers(cut(observed, max_tokens // 2)) or "(nothing)",
+        "feedback": escape_markers(cut(trajectory.feedback, max_tokens // 2)) or "(none)",
+    }
 
 
 def worded(drafts: Distilled, config: DistillConfig, task: Task, trajectory: Trajectory, verdict: Verdict) -> Distilled:

@@ -1,4 +1,4 @@
-"""Review: judge a rollout and distil it, in one call."""
+"""Review: distil a rollout and judge it, in one call."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from rb_dspy import signatures
 from rb_dspy.config import DistillConfig, JudgeConfig
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps.ask import ask
-from rb_dspy.steps.distill import UNKNOWN, Distilled, read_drafts, worded
+from rb_dspy.steps.distill import UNKNOWN, Distilled, read_drafts, said_fields, worded
 from rb_dspy.steps.judge import read_verdict
 from rb_dspy.steps.transcript import escape_markers, final_state, transcript
-from rb_dspy.text import cut
 
 
 class Review(dspy.Module):
@@ -40,7 +39,7 @@ class Review(dspy.Module):
                 "task": escape_markers(task.instruction),
                 "trajectory": transcript(trajectory, max_tokens, thoughts=False),
                 "final_state": final_state(trajectory, max_tokens),
-                "feedback": escape_markers(cut(trajectory.feedback, max_tokens // 2)) or "(none)",
+                **said_fields(trajectory, max_tokens),
             }
 
         said = ask(self.predict, "distiller", self.config, inputs)
