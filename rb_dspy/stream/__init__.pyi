@@ -1,5 +1,6 @@
 # The names of this package; see ``__init__.py``.
 
+from .journal import Journal as Journal, Record as Record
 from .program import StreamProgram as StreamProgram, stream_example as stream_example
 from .report import RunReport as RunReport, Summary as Summary, TaskResult as TaskResult
 from .run import Program as Program, run_stream as run_stream
