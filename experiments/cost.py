@@ -20,8 +20,7 @@ from typing import Any
 
 from rb_dspy import Backbones, MemoryBank, ReasoningBank, Task, TaskResult, TaskStream, run_stream
 from rb_dspy.config import ProgramConfig, RetrieveConfig
-from rb_dspy.plugins import environment_family
-from rb_dspy.plugins import family_attribute
+from rb_dspy.plugins import environment_family, family_attribute
 
 ROWS = Path(__file__).parent / "evidence" / "cost.jsonl"
 SIZES = {"directory": 16, "steps": 6, "sql": 24}

@@ -280,9 +280,10 @@ def program_settings(
     mode = matts and matts.strip().lower().replace("-", "_")
     if mode not in (None, "off", *get_args(MattsMode)):
         raise ConfigError(f"--matts {matts!r}: no such mode; expected {MODES}, or off")
-    chosen = settings(config, overrides, **options)
+    load = functools.partial(settings, config, overrides, **options)
+    chosen = load()
     if k is not None and (mode == "off" or (mode is None and chosen.matts is None)):
         raise ConfigError(f"--k {k} needs test-time scaling; add --matts MODE: {MODES}")
     if mode == "off":
         return chosen.model_copy(update={"matts": None})
-    return settings(config, overrides, matts__mode=mode, matts__k=k, **options)
+    return load(matts__mode=mode, matts__k=k)

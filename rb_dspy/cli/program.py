@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,19 +85,19 @@ def tracker(chosen: Settings, track: bool | None) -> Tracker:
     return Tracker(chosen.tracking.model_copy(update={"enabled": on}))
 
 
-def model_names(program: BankProgram) -> str:
+def model_names(models: Mapping[str, str]) -> str:
     """The language models by role; one name if one model plays every role."""
-    from rb_dspy.backbones import Backbones
-
-    models = {role: str(lm.model) for role, lm in (program.backbones or Backbones()).lms().items()}
     names = set(models.values())
     return names.pop() if len(names) == 1 else ", ".join(f"{role} {model}" for role, model in models.items())
 
 
 def about(program: BankProgram, chosen: Settings) -> dict[str, Any]:
     """What a run must have in common with an earlier one to continue it: models, scaling, and settings with prompts."""
+    from rb_dspy.backbones import Backbones
     from rb_dspy.jsonl import digest
     from rb_dspy.prompts import prompts_of
 
-    found = {"models": model_names(program), "matts": chosen.matts.model_dump(mode="json") if chosen.matts else ""}
+    roles = {role: str(lm.model) for role, lm in (program.backbones or Backbones()).lms().items()}
+    scaling = chosen.matts.model_dump(mode="json") if chosen.matts else ""
+    found = {"roles": roles, "models": model_names(roles), "matts": scaling}
     return found | {"settings": digest([chosen.program.model_dump(mode="json"), prompts_of(program)])}

@@ -159,7 +159,7 @@ def _print_end(report: RunReport, record: Record, bank: MemoryBank, chosen: Sett
     summary = report.summary()
     run_id = tracked.id if tracked is not None and tracked.id else None
     where = {"bank": without_secrets(chosen.bank.url), "scope": chosen.bank.scope, "mlflow_run": run_id}
-    found = numbers(rows)
+    found = numbers(rows, record.head["roles"])
     totals = {**found, "usage": summary.usage, "scaling": summary.scaling}
     emit({"run_id": record.id, "finished": record.finished, "summary": totals, **where})
     if not rows:

@@ -51,7 +51,7 @@ def show(run: RunArgument, bank: options.Bank = None, config: options.Config = N
     rows = [found.rows[id] for id in found.tasks if id in found.rows]
     for row in rows:
         emit(row)
-    counts = numbers(rows)
+    counts = numbers(rows, found.head.get("roles"))
     emit({**found.head, "finished": found.finished, "summary": counts})
     head = found.head
     say((found.id, "bold"), f"  {head['stream']}, {counted(len(found.tasks), 'task')}, memory {head['memory']}")

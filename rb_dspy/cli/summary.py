@@ -40,7 +40,8 @@ def print_summary(found: Mapping[str, Any], total: int) -> None:
     table.add_row("mean steps", "-" if found["mean_steps"] is None else f"{found['mean_steps']:.1f}")
     lessons = f"shown for {counted(found['shown'], 'task')}, {found['learned']} learned"
     table.add_row("lessons", lessons)
-    table.add_row("tokens", f"{found['tokens']:,}")
+    cost = "" if found["cost"] is None else f", ${found['cost']:,.4f}"
+    table.add_row("tokens", f"{found['tokens']:,}{cost}")
     out.print(table)
 
 

@@ -6,8 +6,11 @@ breaks on hard tasks does not look better than one that fails them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
+
+from rb_dspy.backbones.usage import price_of, total_usage
+from rb_dspy.schema import RoleUsage
 
 
 class Score(NamedTuple):
@@ -37,9 +40,13 @@ class Score(NamedTuple):
         return f"{self.solved} of {self.scored} solved{broke}" if self.scored else "no task was scored by ground truth"
 
 
-def numbers(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Counts and rates over rows (``TaskResult.row``); a rate is None if there is nothing to count."""
+def numbers(rows: Iterable[dict[str, Any]], models: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Counts and rates over rows (``TaskResult.row``); a rate is None if there is nothing to count.
+
+    With ``models``, role -> model, also ``cost`` in US dollars, None if the price of a model is unknown.
+    """
     rows = list(rows)
+    usages = [{role: RoleUsage(**used) for role, used in row.get("usage", {}).items()} for row in rows if models]
     score = Score.of((row["solved"], broke(row)) for row in rows)
     judged = [row for row in rows if row["judge_agrees"] is not None]
     agreements = sum(row["judge_agrees"] for row in judged)
@@ -63,6 +70,7 @@ def numbers(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
         "shown": sum(bool(row["recalled"]) for row in rows),
         "learned": sum(len(row["learned"]) for row in rows),
         "tokens": sum(row["tokens"] for row in rows),
+        "cost": price_of(total_usage(usages), models) if models else None,
     }
 
 

@@ -215,6 +215,7 @@ def program_params(program: BankProgram) -> dict[str, Any]:
             params |= _flat(step, config.model_dump(mode="json", exclude_defaults=True))
         else:
             params[step] = type(getattr(program, step)).__name__
+    params |= {"learn": "one_call" if program.review else "two_calls", "skip_known": program.skip_known}
     return params | {f"lm.{role}": model for role, model in models_of(program.backbones).items()}
 
 

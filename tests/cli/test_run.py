@@ -313,6 +313,8 @@ def test_runs_are_shown_and_compared(cli: Any) -> None:
         code, out, err = cli("runs", *args)
         assert code == 0, err
         assert out
+    shown = lines(cli("runs", "show", on, "--json")[1])[-1]
+    assert (shown["summary"]["tokens"], shown["summary"]["cost"]) == (3 * 3 * 40, None)  # the model has no price
     assert "UNRESOLVED" in cli("runs", "compare", off, on)[1]
     (found,) = lines(cli("runs", "compare", off, on, "--json")[1])
     assert (found["before"], found["after"], found["gained"], found["lost"]) == (off, on, [], [])
