@@ -29,7 +29,7 @@ Text = Annotated[str, pydantic.AfterValidator(normalize)]
 
 Label = Literal["success", "failure", "unknown"]
 Polarity = Literal["success", "failure"]
-ChangeKind = Literal["append", "edit", "mark", "delete", "rollback", "purge"]
+ChangeKind = Literal["append", "edit", "mark", "delete", "rollback", "purge", "undelete"]
 Level = Literal["held", "learned", "owner"]
 """How far a lesson is trusted. ``held``: stored and listed, never shown; ``owner``: a person wrote or approved it."""
 LEVELS: tuple[Level, ...] = ("held", "learned", "owner")

@@ -523,6 +523,35 @@ class MemoryBank:
         """
         return self._remove(source, kind="rollback", descendants=descendants, note=note, dry_run=dry_run)
 
+    def deleted_items(self) -> list[MemoryItem]:
+        """The items that a delete or a rollback removed, and that are not there again; see ``undelete``."""
+        with self._store.reading() as reader:
+            return list(reading.ended_items(reader, writing.removed_rows(reader), self.scope).values())
+
+    def undelete(self, id: str, *, note: str = "") -> MemoryItem | Experience:
+        """Bring back an item, or an experience with its items, that a delete or a rollback removed.
+
+        It has its provenance, uses, level and marks again; an experience gets a new id, like one that is corrected.
+
+        Raises:
+            InputError: It is not removed, or unknown, or an item whose experience was removed: undelete the experience.
+        """
+        id, note = self._id(id), _text("note", note)
+        with self._store.reading() as reader:
+            row = writing.latest(reader, id)
+            new = None if row is None or row.ended is None else writing.undeleted(reader, row)
+            gone = reading.ended_items(reader, writing.removed_rows(reader), self.scope).get(id)
+        if new is not None:
+            writing.append(self._store, lambda: self.embedder, self.trust, [new])
+            return self.get(new.id)
+        if gone is None:
+            raise self._unknown(id, "removed item or experience")
+        embedder = self.embedder
+        vectors = embed(embedder, [admission.item_text(gone)])
+        with self._store.write(embedder=(embedder.id, embedder.dimension)) as writer:
+            writing.undelete_item(writer, id, vectors[0], note, self._place)
+        return self._item(id)
+
     def history(self, id: str) -> list[Change]:
         """Return the changes of an experience or an item, oldest first, even if it was removed or edited."""
         id = self._id(id)

@@ -67,6 +67,15 @@ def as_items(
     return {id: _item(each, scope, approved or ()) for id, each in rows.items()}
 
 
+def ended_items(reader: Reader, seqs: Collection[int], scope: str) -> dict[str, MemoryItem]:
+    """The items whose last rows these are, as they were before."""
+    rows = reader.items(seqs=seqs, ended=True)
+    ends = {row.id: row.ended for row in rows}
+    every = [row for row in reader.items(ids=ends, ended=True) if row.ended == ends[row.id]]
+    givers = {row.seq: row for row in reader.experiences(seqs={row.experience for row in every}, ended=True)}
+    return as_items(reader, [(row, givers[row.experience]) for row in every], scope)
+
+
 def marked(reader: Reader, unit: Unit, name: str, ids: Collection[str] | None = None) -> dict[int, str]:
     """Return the rows that have a mark, also if it was made for another row of the same id, and its value.
 

@@ -90,8 +90,9 @@ def unknown(reader: Reader, id: str, what: str, place: str) -> InputError:
     changes = history_of(reader, id)
     if later := versions_of(reader, id, earlier=False) & {row.id for row in reader.items()}:
         hint = f"; it was edited and is {min(later)} now"
-    elif changes and changes[-1].kind in ("delete", "rollback", "purge"):
-        hint = f"; a {changes[-1].kind} at {changes[-1].created_at} removed it"
+    elif changes and (kind := changes[-1].kind) in ("delete", "rollback", "purge"):
+        back = "" if kind == "purge" else "; undelete brings it back"
+        hint = f"; a {kind} at {changes[-1].created_at} removed it{back}"
     return InputError(f"{place} has no {what} {id[:40]!r}{hint}")
 
 

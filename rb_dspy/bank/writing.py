@@ -22,7 +22,7 @@ from rb_dspy.bank.admission import (
     unpack_rollouts,
 )
 from rb_dspy.bank.embedding import embed
-from rb_dspy.bank.reading import key_of, levels_of
+from rb_dspy.bank.reading import APPROVED, key_of, levels_of, marks_of
 from rb_dspy.bank.removal import plan
 from rb_dspy.bank.store.base import (
     HELD,
@@ -39,7 +39,7 @@ from rb_dspy.bank.store.overlay import Reader, Scope, Writer
 from rb_dspy.config import TrustConfig
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.protocols import Embedder, Vectors
-from rb_dspy.schema import LEVELS, MemoryDraft, Removal, Task, Trajectory
+from rb_dspy.schema import LEVELS, ExperienceDraft, MemoryDraft, Removal, Task, Trajectory
 
 _BATCH = 500
 """Experiences per transaction of ``append``."""
@@ -254,15 +254,17 @@ def _append(writer: Writer, pages: Sequence[_Page]) -> list[dict[str, Written]]:
     return [{new.id: written.pop(new.id) for new in each.news if new.id in written} for each in pages]
 
 
-def removed_rows(reader: Reader, most: int) -> list[int]:
-    """The numbers of the last rows of lessons that were removed by a delete or a rollback, at most ``most``."""
+def removed_rows(reader: Reader, most: int = 0) -> list[int]:
+    """The numbers of the last rows of lessons that a delete or a rollback removed; ``most``: only so many, the last."""
     entries = reader.journal(kinds=("delete", "rollback"))
     corrected = {row.id for row in reader.experiences(ids={corrected_id(each.subject) for each in entries}, ended=True)}
     entries = [entry for entry in entries if corrected_id(entry.subject) not in corrected]
     subjects = {id for entry in entries for id in (entry.subject, *entry.items)}
-    rows = {row.id: row.seq for row in reader.items(ids=subjects, ended=True)}
-    present = {row.id for row in reader.items(ids=subjects)}
-    return sorted(seq for id, seq in rows.items() if id not in present)[-most:]
+    every = reader.items(ids=subjects, ended=True)
+    present = {row.id for row in every if row.ended is None}
+    ends = {entry.seq for entry in entries}  # what was learned again, and edited then, is not removed
+    last = {row.id: row for row in sorted(every, key=lambda row: row.ended or 0) if row.id not in present}
+    return sorted(row.seq for row in last.values() if row.ended in ends)[-most:]
 
 
 def without_removed(reader: Reader, drafts: Sequence[MemoryDraft], note: str) -> tuple[list[MemoryDraft], str]:
@@ -378,6 +380,62 @@ def remove(writer: Writer, name: str, kind: Literal["delete", "rollback"], *, de
     return going.removal
 
 
+def undeleted(reader: Reader, row: ExperienceRow) -> NewExperience:
+    """A removed experience, to be stored again with the items that it lost, as a correction is: under the next id."""
+    held = unpack_rollouts(row.payload or b"", f"experience {row.id}")
+    items = {item.id: item for item in reader.items(experiences={row.seq}, ended=True) if item.ended == row.ended}
+    levels, uses = levels_of(reader, {row.id, *items}), reader.uses(experiences={row.seq})
+    draft = ExperienceDraft(
+        **dict(held),
+        run_id=row.run_id,
+        shown=tuple(use.subject for use in uses),
+        cited=tuple(use.subject for use in uses if use.cited),
+    )
+    new_row = row._replace(id=corrected_id(row.id), ended=None, level=levels[row.id])
+    return NewExperience(
+        draft,
+        new_row,
+        tuple(item._replace(ended=None, level=levels[item.id]) for item in items.values()),
+        held=frozenset(id for id in items if levels[id] == HELD),
+        marks=tuple(
+            (new, name, value)
+            for old, new in ((row.id, new_row.id), *((id, id) for id in items))
+            for name, value in _marks(reader, old).items()
+        ),
+        stated=True,
+    )
+
+
+def undelete_item(writer: Writer, id: str, vector: Vectors, note: str, place: str) -> None:
+    """Add the rows of an item again that its removal ended. Raises ``InputError`` if their experiences are removed."""
+    rows = writer.items(ids=[id], ended=True)
+    givers = {row.seq: row.id for row in writer.experiences(seqs={row.experience for row in rows}, ended=True)}
+    level, marks = levels_of(writer, [id])[id], _marks(writer, id)
+    back = dict[int, ItemRow]()
+    if any(row.ended is None for row in rows):
+        return  # others were faster
+    for row in rows:
+        giver = latest(writer, givers[row.experience])
+        if giver and giver.ended is None and row.ended == max(each.ended or 0 for each in rows):
+            back[giver.seq] = row._replace(ended=None, experience=giver.seq, level=level)
+    if not back:
+        giver_id = givers[max(givers)]
+        raise InputError(f"{place}: item {id} was removed with its experience; undelete that, {giver_id}")
+    last = writer.allocate(len(back) + len(marks))
+    first = last - len(back) - len(marks)
+    new = [row._replace(seq=seq) for seq, row in enumerate(back.values(), first + 1)]
+    entries = [Entry(first + len(new), id, "undelete", (), note, now())]
+    entries += [
+        Entry(seq, id, "mark", (name,), marks[name], now()) for seq, name in enumerate(marks, first + len(new) + 1)
+    ]
+    writer.add(items=new, vectors=[("item", row.seq, vector) for row in new], entries=entries)
+
+
+def _marks(reader: Reader, id: str) -> dict[str, str]:
+    """The marks of a removed item or experience, without the one that its level shows."""
+    return {name: value for name, value in marks_of(reader, id).items() if name != APPROVED}
+
+
 def one_by_one(writer: Writer, works: Sequence[Callable[[Writer], None]]) -> list[None]:
     """Do works that share a transaction; see ``SqlScope.together``."""
     return [work(writer) for work in works]
@@ -386,7 +444,8 @@ def one_by_one(writer: Writer, works: Sequence[Callable[[Writer], None]]) -> lis
 def removed_since(location: str, task_id: str, id: str) -> InputError:
     """Return the error for an attempt that was learned from and removed."""
     return InputError(
-        f"{location}: this attempt at {task_id[:40]!r} was learned from as {id} and removed since; name another run_id"
+        f"{location}: this attempt at {task_id[:40]!r} was learned from as {id} and removed since; name another run_id,"
+        " or undelete it"
     )
 
 

@@ -34,21 +34,25 @@ def list_items(
         bool, typer.Option("--experiences", help="List experiences, including those without lessons.")
     ] = False,
     held: Annotated[bool, typer.Option("--held", help="Only lessons that wait for bank approve.")] = False,
+    deleted: Annotated[bool, typer.Option("--deleted", help="Only removed lessons; bank undelete restores.")] = False,
 ) -> None:
     """List the lessons, oldest first."""
     with on.open() as opened:
         if held:
             _list_held(opened.held_items()[-last if last else 0 :])
             return
-        found: Any = (opened.experiences() if experiences else opened.items())[-last if last else 0 :]
+        read = opened.deleted_items if deleted else opened.experiences if experiences else opened.items
+        found: Any = read()[-last if last else 0 :]
         learned_from = 0 if found else len(opened.seen_tasks())
     for each in found:
         emit(each)
-    if not found and learned_from:
+    if deleted and not found:
+        say("no lesson is deleted")
+    elif not found and learned_from:
         say(f"no lessons from the {counted(learned_from, 'task')} of this scope; --experiences lists them")
     elif not found:
         say("this scope is empty; rb-dspy run fills it")
-    elif experiences:
+    elif experiences and not deleted:
         shown = table("id", "verdict", "lessons", "run", "task", right=("lessons",))
         for each in found:
             labels = ", ".join(dict.fromkeys(verdict.label for verdict in each.verdicts))

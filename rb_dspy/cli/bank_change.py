@@ -110,6 +110,20 @@ def delete(
 
 @app.command()
 @options.shared
+def undelete(
+    on: options.OnBank,
+    id: Annotated[str, typer.Argument(help="Id of a lesson or an experience; bank list --deleted has the lessons.")],
+    note: NoteOption = "",
+) -> None:
+    """Bring back a lesson, or an experience with its lessons, after a delete, reject or rollback."""
+    with on.open(embeds=True) as opened:
+        found = opened.undelete(id, note=note)
+    emit(found)
+    say(f"is back: {found.id} {_name(found)}")
+
+
+@app.command()
+@options.shared
 def rollback(
     on: options.OnBank,
     source: SourceArgument,

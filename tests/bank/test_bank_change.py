@@ -308,6 +308,72 @@ def test_an_attempt_that_was_removed_is_not_taken_for_stored(bank: MemoryBank) -
     assert learn(bank, "t1", "Count the columns", run_id="again").items[0].title == "Count the columns"
 
 
+def test_a_deleted_item_comes_back_as_it_was(bank: MemoryBank) -> None:
+    first = learn(bank, "t1", "Count the rows", "Water the plants")
+    learn(bank, "t2", "Count the rows")
+    item = bank.approve(first.items[0].id)
+    bank.mark(item.id, "stale", "since May")
+    learn(bank, "t3", shown=[item])
+    before, place = bank.get(item.id), [each.id for each in bank.items()]
+    assert bank.deleted_items() == []
+    bank.delete(item.id, note="by mistake")
+    assert bank.deleted_items() == [before]
+    assert found(bank) == {"Water the plants"}
+    with pytest.raises(InputError, match=r"a delete at .* removed it; undelete brings it back"):
+        bank.get(item.id)
+    back = bank.undelete(item.id[:9], note="it was right")
+    assert back.model_copy(update={"seq": before.seq}) == before
+    assert [each.id for each in bank.items()] == place
+    assert bank.deleted_items() == []
+    assert found(bank) == {"Count the rows", "Water the plants"}
+    assert bank.marks(item.id)["stale"] == "since May"
+    assert bank.uses(item.id).tasks == ["t3"]
+    assert [(change.kind, change.note) for change in bank.history(item.id)][-2:][0] == ("undelete", "it was right")
+    assert bank.experience_of("t1").items[0] == back  # type: ignore[union-attr]
+    assert learn(bank, "t4", "Count the rows", again=False).items  # not refused as removed
+    assert bank.doctor() == []
+    for id in (item.id, "m" + "0" * 20):
+        with pytest.raises(InputError, match="has no removed item or experience"):
+            bank.undelete(id)
+
+
+def test_a_removed_experience_comes_back_with_its_items(bank: MemoryBank) -> None:
+    shown = learn(bank, "t0", "Feed the cat").items[0]
+    taught = learn(bank, "t1", "Count the rows", "Water the plants", shown=[shown], cited=[shown], reward=0.5)
+    lone = taught.items[1]
+    bank.delete(lone.id)
+    bank.rollback("run:r")
+    assert {item.title for item in bank.deleted_items()} == {"Feed the cat", "Count the rows", "Water the plants"}
+    with pytest.raises(InputError, match=f"was removed with its experience; undelete that, {taught.id}"):
+        bank.undelete(taught.items[0].id)
+    back = bank.undelete(taught.id)
+    assert isinstance(back, Experience)
+    same = {"task", "trajectories", "verdicts", "run_id", "shown", "reward", "created_at", "level"}
+    assert back.model_dump(include=same) == taught.model_dump(include=same)
+    assert [item.title for item in back.items] == ["Count the rows"]  # the other was deleted before
+    assert bank.known(taught.task, taught.trajectories, run_id="r") == back
+    bank.undelete(lone.id)
+    assert {item.title for item in bank.get(back.id).items} == {"Count the rows", "Water the plants"}  # type: ignore[union-attr]
+    assert {item.title for item in bank.deleted_items()} == {"Feed the cat"}
+    assert bank.doctor() == []
+    bank.delete(back.id)  # and again
+    assert {item.title for item in bank.undelete(taught.id).items} == {"Count the rows", "Water the plants"}  # type: ignore[union-attr]
+    with pytest.raises(InputError, match="no removed"):
+        bank.undelete(taught.id)
+
+
+def test_what_was_edited_or_purged_is_not_deleted(bank: MemoryBank) -> None:
+    item = learn(bank, "t1", "Count the rows").items[0]
+    bank.edit(item.id, content="Count them twice.")
+    bank.delete(learn(bank, "t2", "Feed the cat").items[0].id)
+    again = learn(bank, "t3", "Feed the cat").items[0]
+    bank.edit(again.id, content="Twice a day.")
+    assert bank.deleted_items() == []
+    for id in (item.id, again.id):
+        with pytest.raises(InputError, match="it was edited and is"):
+            bank.undelete(id)
+
+
 def test_an_id_may_be_cut(bank: MemoryBank) -> None:
     experience = add(bank, lessons=2)
     item = experience.items[0]

@@ -121,6 +121,18 @@ def test_a_lesson_is_added_edited_and_deleted(cli: Any, filled: list[Experience]
     assert len(as_json(cli, "list")) == 3
 
 
+def test_a_deleted_lesson_is_listed_and_brought_back(cli: Any, filled: list[Experience]) -> None:
+    assert "no lesson is deleted" in ok(cli, "list", "--deleted")
+    item = filled[0].items[0]
+    ok(cli, "delete", item.id)
+    assert [each["id"] for each in as_json(cli, "list", "--deleted")] == [item.id]
+    assert item.id in ok(cli, "list", "--deleted")
+    assert "is back" in ok(cli, "undelete", item.id[:8], "--note", "it was right")
+    assert "learned 2 times" in ok(cli, "list")
+    ok(cli, "rollback", "run:monday", "--yes")
+    assert as_json(cli, "undelete", filled[0].id)[0]["items"][0]["id"] == item.id
+
+
 def test_rollback_takes_what_was_learned_under_the_influence(cli: Any, filled: list[Experience]) -> None:
     _, second, third = filled
     code, _, err = cli("bank", "rollback", "origin:stranger")
