@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -135,6 +136,26 @@ class MemoryBank:
             database.backup(Path(to).expanduser())
         finally:
             database.close()
+
+    @staticmethod
+    def copy(url: str | Path, to: str | Path, *, scope: str | None = None) -> dict[str, int]:
+        """Copy a scope (None: all of them) with its history and pending rollouts to another bank, which may be new.
+
+        SQLite and PostgreSQL, in any direction. Each scope is one transaction. Returns scope -> experiences.
+
+        Raises:
+            InputError: A scope of ``to`` is not empty.
+            UnknownScope: The bank at ``url`` has no such scope.
+            EmbedderMismatch: The bank at ``to`` belongs to another embedder.
+            StorageError: There is no bank at ``url``, or a bank cannot be read or written.
+        """
+        with closing(opening.open_database(url, create=False)) as old:
+            with old.reading() as connection:
+                names = scope_names(connection) if scope is None else [scope]
+            sources = [opening.open_scope(old, name, None, create=False) for name in names]
+            with closing(opening.open_database(to, create=True)) as new:
+                opened = [(each, opening.open_scope(new, each.name, None, create=True)) for each in sources]
+                return {source.name: transfer.copy(source, target) for source, target in opened}
 
     @staticmethod
     def restore(url: str | Path, *, copy: str | Path) -> Path | None:

@@ -203,17 +203,18 @@ def experiences_of(reader: Reader, rows: Iterable[ExperienceRow], scope: str) ->
 
 def all_experiences(reader: Reader, scope: str) -> Iterator[Experience]:
     """Yield every experience, read in pages; ``reader`` must read a state that does not change."""
-    for rows in _pages(reader, ended=False):
+    for rows in experience_pages(reader, ended=False):
         yield from experiences_of(reader, rows, scope)
 
 
 def payloads(reader: Reader) -> Iterator[ExperienceRow]:
     """Yield the rows of all experiences with their payloads, including ended ones."""
-    for rows in _pages(reader, ended=True):
+    for rows in experience_pages(reader, ended=True):
         yield from rows
 
 
-def _pages(reader: Reader, *, ended: bool) -> Iterator[list[ExperienceRow]]:
+def experience_pages(reader: Reader, *, ended: bool) -> Iterator[list[ExperienceRow]]:
+    """Yield the rows of experiences with their payloads, by pages."""
     seqs = [row.seq for row in reader.experiences(ended=ended)]
     for start in range(0, len(seqs), _PAGE):
         yield reader.experiences(seqs=seqs[start : start + _PAGE], payload=True, ended=ended)

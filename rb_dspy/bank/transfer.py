@@ -1,4 +1,4 @@
-"""Export a scope to a JSON Lines file, and import it.
+"""Copy a scope with its history to another bank; export its state to a JSON Lines file, and import it.
 
 The first line is a header: ``format``, ``version``, ``scope``, ``embedder``, ``dimension``, and the number of
 ``experiences``. Each following line is one complete experience, oldest first: task, trajectories, verdicts, current
@@ -20,8 +20,10 @@ from typing import Annotated, Any, Final, Literal
 import pydantic
 
 from rb_dspy.bank.admission import NewExperience, admit, checked_draft, new_item, refused
-from rb_dspy.bank.reading import APPROVED, all_experiences, current_ids, marks_of
+from rb_dspy.bank.reading import APPROVED, all_experiences, current_ids, experience_pages, marks_of
+from rb_dspy.bank.store.base import ExperienceRow, ItemRow, Unit
 from rb_dspy.bank.store.overlay import Scope
+from rb_dspy.bank.store.sql import SqlScope
 from rb_dspy.config import TrustConfig
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.files import atomic_write, is_database
@@ -84,6 +86,36 @@ class _Line(Frozen):
     reward: float | None = pydantic.Field(default=None, ge=0, le=1)
     marks: dict[str, str] = pydantic.Field(default_factory=dict)
     created_at: str
+
+
+def copy(source: SqlScope, target: SqlScope) -> int:
+    """Copy all rows of a scope to an empty one, in one transaction; returns the number of experiences.
+
+    Raises:
+        InputError: ``target`` is not empty.
+        EmbedderMismatch: Its bank belongs to another embedder.
+    """
+    embedder = source.embedder()
+    with source.reading() as reader, target.write(embedder=embedder) as writer:
+        if writer.mark() or writer.pending(payload=False):
+            raise InputError(f"{target.location}: scope {target.name!r} is not empty; copy into a bank without it")
+        writer.allocate(reader.mark())
+        for page in experience_pages(reader, ended=True):
+            items = reader.items(experiences=[row.seq for row in page], ended=True)
+            rows: dict[Unit, Sequence[ExperienceRow | ItemRow]] = {"experience": page, "item": items}
+            vectors = [
+                (unit, seq, vector)
+                for unit, each in rows.items()
+                for seq, vector in source.vectors(unit, [row.seq for row in each]).items()
+            ]
+            uses = reader.uses(experiences=[row.seq for row in page])
+            writer.add(experiences=page, items=items, vectors=vectors, uses=uses)
+        writer.add(entries=reader.journal())
+        for snapshot in reader.snapshots():
+            writer.add_snapshot(snapshot)
+        for row in reader.pending():
+            writer.add_pending(row)
+        return len(reader.tally("experiences", ["seq"]))
 
 
 def write(path: Path, scope: Scope) -> int:

@@ -226,6 +226,23 @@ def import_(
 
 @app.command()
 @options.shared
+def copy(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The bank's file, or postgresql://user@host/database.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The other bank, which may be new.")],
+    scope: Annotated[str | None, typer.Option("--scope", metavar="NAME", help="Only this scope; default: all.")] = None,
+) -> None:
+    """Copy a bank with its history to another one: from SQLite to PostgreSQL, back, or to a second database."""
+    from rb_dspy.bank import MemoryBank
+
+    with err.status("copying …"):
+        copied = MemoryBank.copy(source, target, scope=scope)
+    emit({"from": without_secrets(source), "to": without_secrets(target), "experiences": copied})
+    each = ", ".join(f"{counted(number, 'experience')} of scope {name}" for name, number in copied.items())
+    say(f"{each or 'nothing: the bank has no scope'} copied to {without_secrets(target)}")
+
+
+@app.command()
+@options.shared
 def backup(
     file: Annotated[str, typer.Argument(help="File for the copy; it must not exist.")],
     bank: options.Bank = None,

@@ -13,7 +13,7 @@ import pytest
 
 from rb_dspy import jsonl
 from rb_dspy.bank import MemoryBank
-from rb_dspy.errors import InputError
+from rb_dspy.errors import InputError, UnknownScope
 from rb_dspy.schema import Experience, Verdict
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
 
@@ -46,6 +46,54 @@ def changed(path: Path, number: int, change: Callable[[dict[str, Any]], None]) -
     lines[number] = json.dumps(value)
     path.write_text("\n".join(lines))
     return path
+
+
+def everything(bank: MemoryBank) -> list[object]:
+    """What a bank says of itself, of the past too."""
+    every = [*bank.items(), *bank.deleted_items(), *bank.experiences()]
+    return [
+        every,
+        [(each.task, each.trajectories, each.shown, each.origin, each.tries, each.error) for each in bank.pending()],
+        [(bank.history(each.id), bank.all_uses().get(each.id)) for each in every],
+        [bank.marks(each.id) for each in bank.items()],
+        bank.snapshots(),
+        bank.doctor(),
+    ]
+
+
+def test_a_copy_has_the_history_and_what_waits_and_goes_back(
+    tmp_path: Path, url: str | Path, postgres_url: str
+) -> None:
+    first, last = (url, tmp_path / "new.sqlite") if url == postgres_url else (url, postgres_url)
+    with open_bank(first) as bank:
+        given = add(bank, "t1", lessons=3, origin="Ada")
+        add(bank, "t2", "buy a lamp", label="failure", shown=given.items[:1])
+        bank.edit(given.items[0].id, content="Read it twice.")
+        bank.snapshot("then")
+        bank.mark(given.items[1].id, "stale")
+        bank.delete(given.items[2].id, note="wrong")
+        bank.record(a_task("t3"), a_rollout("t3"), run_id="r", shown=given.items[1:2], origin="mail:ann")
+        bank.record_failure(a_task("t3"), "no answer", run_id="r")
+        before, stats = everything(bank), bank.stats()
+    with open_bank(first, "other") as bank:
+        add(bank)
+    assert MemoryBank.copy(first, last) == {"other": 1, "s": 2}
+    with open_bank(last) as bank:
+        assert everything(bank) == before
+        sizes = {"bytes_on_disk"}
+        assert bank.stats().model_dump(exclude=sizes) == stats.model_dump(exclude=sizes)
+        assert bank.retrieve("buy a lamp", k=1)[0].task_id == "t2"
+        assert add(bank, "t4").seq > stats.items
+    with open_bank(last, at="then") as bank:
+        assert len(bank) == 4
+    with pytest.raises(InputError, match="scope 's' is not empty"):
+        MemoryBank.copy(first, last, scope="s")
+    assert MemoryBank.copy(last, tmp_path / "third.sqlite", scope="other") == {"other": 1}
+    with open_bank(tmp_path / "third.sqlite", "other", create=False) as bank:
+        assert bank.scopes() == ["other"]
+    with pytest.raises(UnknownScope, match="'nobody'"):
+        MemoryBank.copy(first, tmp_path / "fourth.sqlite", scope="nobody")
+    assert not (tmp_path / "fourth.sqlite").exists()
 
 
 @pytest.mark.parametrize("scope", ["s", "another"])

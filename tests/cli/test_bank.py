@@ -180,6 +180,20 @@ def test_export_and_import_move_a_scope(cli: Any, filled: list[Experience]) -> N
     assert not Path("d.sqlite").exists()
 
 
+def test_a_bank_is_copied_with_its_history(cli: Any, filled: list[Experience]) -> None:
+    ok(cli, "delete", filled[1].items[0].id)
+    with opened("other") as bank:
+        learn(bank, 1, TENS)
+    (done,) = as_json(cli, "copy", "rb-bank.sqlite", "new.sqlite")
+    assert done["experiences"] == {"default": 3, "other": 1}
+    for bank in ("rb-bank.sqlite", "new.sqlite"):
+        assert as_json(cli, "list", "--bank", bank) == as_json(cli, "list")
+        assert as_json(cli, "list", "--deleted", "--bank", bank)[0]["id"] == filled[1].items[0].id
+    assert "3 experiences of scope default" in ok(cli, "copy", "new.sqlite", "one.sqlite", "--scope", "default")
+    code, _, err = cli("bank", "copy", "rb-bank.sqlite", "one.sqlite")
+    assert (code, "is not empty" in err) == (2, True)
+
+
 def test_a_bank_is_backed_up_and_restored(cli: Any, filled: list[Experience]) -> None:
     ok(cli, "backup", "copy.sqlite")
     assert cli("bank", "backup", "copy.sqlite")[0] == 2
