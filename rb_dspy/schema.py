@@ -7,6 +7,7 @@ is proposed by a distiller; an *item* has been admitted to a bank.
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -15,7 +16,7 @@ from pydantic import Field, JsonValue
 
 from rb_dspy.errors import InvalidTask
 from rb_dspy.signatures.draft import MemoryDraft as MemoryDraft
-from rb_dspy.text import html_table, invisible, normalize
+from rb_dspy.text import counted, html_table, invisible, normalize
 
 MAX_INSTRUCTION = 100_000
 """Longest task instruction, in characters."""
@@ -39,10 +40,18 @@ StopReason = Literal["done", "max_steps", "context", "unparseable", "external"]
 not be parsed; an agent loop outside rb_dspy."""
 
 
+brief = reprlib.Repr()
+"""Writes a text, cut to 60 characters, for a ``repr`` of one line."""
+brief.maxstring = 60
+
+
 class Frozen(pydantic.BaseModel):
-    """An immutable value that accepts no unknown fields."""
+    """An immutable value that accepts no unknown fields. Printed, it is its ``repr``."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    def __str__(self) -> str:
+        return repr(self)
 
 
 class Task(Frozen):
@@ -95,6 +104,9 @@ class Task(Frozen):
                 "env_args hold NaN, infinity, or an integer of more than 4,300 digits; write it as a text"
             ) from None
         return value
+
+    def __repr__(self) -> str:
+        return f"Task({self.id!r}: {brief.repr(self.instruction)})"
 
     def without_ground_truth(self) -> Task:
         """This task as a judge or a distiller may see it: ``env_args`` can hold the answer."""
@@ -160,6 +172,10 @@ class Trajectory(Frozen):
         """Exports of the first edition say "unreadable"."""
         return "unparseable" if value == "unreadable" else value
 
+    def __repr__(self) -> str:
+        steps, answer = counted(len(self.steps), "step"), brief.repr(self.answer)
+        return f"Trajectory({self.task_id!r}, rollout {self.rollout_id}: {steps}, {self.stop_reason}, answer {answer})"
+
 
 TaskOrTrajectory = TypeVar("TaskOrTrajectory", Task, Trajectory)
 
@@ -198,6 +214,9 @@ class Verdict(Frozen):
     label: Label
     reasons: Text = ""
     confidence: float | None = Field(default=None, ge=0, le=1)
+
+    def __repr__(self) -> str:
+        return f"Verdict({self.label}: {brief.repr(self.reasons)})"
 
 
 class Outcome(Frozen):
@@ -269,6 +288,9 @@ class MemoryItem(Frozen):
     def __hash__(self) -> int:
         return hash((self.scope, self.id, self.seq))
 
+    def __repr__(self) -> str:
+        return f"MemoryItem({self.id}, {brief.repr(self.title)}: {brief.repr(self.content)})"
+
     @property
     def provenance(self) -> Provenance:
         """The earliest of ``provenances``."""
@@ -314,6 +336,13 @@ class Experience(Frozen):
     """Ground truth, from 0 to 1, if it is known."""
     created_at: str = ""
     """ISO 8601, UTC; for display, never for order."""
+
+    def __repr__(self) -> str:
+        """What was learned, from which task, and how it was judged."""
+        labels = ", ".join(dict.fromkeys(verdict.label for verdict in self.verdicts))
+        lessons = [brief.repr(item.title) for item in self.items[:3]] or [brief.repr(self.note)]
+        what = f"{counted(len(self.items), 'lesson')}: {', '.join(lessons)}{', …' if len(self.items) > 3 else ''}"
+        return f"Experience({self.id}, {self.task.id!r}, {labels}, {what})"
 
     def _repr_html_(self) -> str:
         labels = ", ".join(verdict.label for verdict in self.verdicts)

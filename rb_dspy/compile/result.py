@@ -81,6 +81,12 @@ class Compiled(pydantic.BaseModel):
         """Predictors with other prompts than before."""
         return [name for name, prompts in self.prompts_after.items() if prompts != self.prompts_before.get(name)]
 
+    def __repr__(self) -> str:
+        what = f"changed {', '.join(self.changed)}" if self.changed else "changed nothing"
+        return f"Compiled({self.optimizer} of {self.step}, {what}, held out {self.held_out.verdict}: {self.held_out})"
+
+    __str__ = __repr__
+
     def diff(self) -> str:
         """A unified diff of each predictor that changed: instructions, then demonstrations. Empty if none did."""
         parts = []

@@ -38,6 +38,7 @@ ENOUGH_TASKS, ENOUGH_ORDERS = 100, 8
 """Fewer tasks or orders are exploratory."""
 MIN_TASKS, MIN_ORDERS = 5, 3
 """Required for a verdict: fewer say nothing about other tasks or orders."""
+FEWEST = f"at least {MIN_TASKS} tasks and {MIN_ORDERS} orders"
 NULL_TASKS = 60
 """Required for NULL: with fewer, even without any difference, 5 % of all tasks may still differ (rule of three)."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rb_dspy.evaluation.intervals import MIN_ORDERS, MIN_TASKS, Comparison, Interval, detectable
+from rb_dspy.evaluation.intervals import FEWEST, MIN_ORDERS, MIN_TASKS, Comparison, Interval, detectable
 from rb_dspy.text import counted, printable
 
 if TYPE_CHECKING:
@@ -80,9 +80,8 @@ def sentences(report: Report) -> list[str]:
         f" seed {report.seed}, tasks {report.digest}."
     )
     design += " Exploratory: fewer than 100 tasks or 8 orders." if report.exploratory else ""
-    alone = all(report.arms[name].memory in ("none", "oracle") for name in (report.baseline, report.primary))
-    if comparison.tasks < MIN_TASKS or (comparison.orders < MIN_ORDERS and not (alone and comparison.orders == 1)):
-        design += f" A verdict needs at least {MIN_TASKS} tasks and {MIN_ORDERS} orders."
+    if report.too_small:
+        design += f" A verdict needs {FEWEST}."
     elif gain := detectable(comparison.tasks, comparison.orders):
         design += f" An evaluation of this size shows a gain of {100 * gain:.0f} points in about 80 % of cases."
     broke = {name: arm.errors for name, arm in report.arms.items() if arm.errors}

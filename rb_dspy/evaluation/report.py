@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 import pydantic
 
 from rb_dspy.errors import InputError, RBError
-from rb_dspy.evaluation.intervals import Comparison, Interval
+from rb_dspy.evaluation.intervals import FEWEST, MIN_ORDERS, MIN_TASKS, Comparison, Interval
 from rb_dspy.files import atomic_write, make_folder
 from rb_dspy.text import first_error
 
@@ -114,6 +114,15 @@ class Report(pydantic.BaseModel, frozen=True):
         """The verdict of the primary comparison."""
         return self.comparisons[self.primary].verdict
 
+    @property
+    def too_small(self) -> bool:
+        """Whether the primary comparison has too few tasks or orders for a verdict."""
+        comparison = self.comparisons[self.primary]
+        alone = all(self.arms[name].memory in ("none", "oracle") for name in (self.baseline, self.primary))
+        return comparison.tasks < MIN_TASKS or (
+            comparison.orders < MIN_ORDERS and not (alone and comparison.orders == 1)
+        )
+
     def rows(self) -> list[dict[str, Any]]:
         """One row for each arm: ``pandas.DataFrame(report.rows())``."""
         rows = []
@@ -166,6 +175,7 @@ class Report(pydantic.BaseModel, frozen=True):
 
     def __str__(self) -> str:
         note = ", exploratory" if self.exploratory else ""
+        note += f"; a verdict needs {FEWEST}" if self.too_small else ""
         return f"{self.verdict}: {self.baseline} -> {self.primary}: {self.comparisons[self.primary]}{note}"
 
     def __repr__(self) -> str:

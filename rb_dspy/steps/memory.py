@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rb_dspy.config import source_name
-from rb_dspy.schema import MemoryItem, Retrieved
+from rb_dspy.schema import MemoryItem, Retrieved, brief
 from rb_dspy.steps.transcript import escape_fields
 from rb_dspy.text import counted, estimate_tokens, html_table
 
@@ -15,7 +15,7 @@ NO_MEMORY = "(no lessons yet)"
 _NUMBERED = re.compile(r"\s*\d+\s*[.):]")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Memory:
     """The lessons for one task. ``items`` are those in ``block``, in order. Falsy if there are none."""
 
@@ -25,6 +25,10 @@ class Memory:
 
     def __bool__(self) -> bool:
         return bool(self.items)
+
+    def __repr__(self) -> str:
+        titles = ", ".join(brief.repr(item.title) for item in self.items[:3])
+        return f"Memory({counted(len(self.items), 'lesson')}: {titles}{', …' if len(self.items) > 3 else ''})"
 
     def _repr_html_(self) -> str:
         scores = {item.id: f"{match.score:.2f}" for match in self.retrieved for item in match.items}

@@ -103,6 +103,9 @@ def test_the_reflection_model_learns_from_the_feedback() -> None:
 def test_the_selector_is_compiled_on_rollouts_that_differ() -> None:
     result = compiled(program=scaled(), step="select", budget=24)
     assert result.changed == ["select.predict"]
+    assert f"{result}" == repr(result)
+    assert " of select, changed select.predict, held out " in repr(result)
+    assert len(repr(result)) < 200
     assert result.prompts_after["select.predict"]["instructions"].endswith(EVIDENCE)
     assert (result.held_out.before, result.held_out.after) == (0.0, 1.0)
 

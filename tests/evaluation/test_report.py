@@ -229,7 +229,8 @@ def test_a_report_of_one_task_and_one_order() -> None:
     assert report.verdict == "UNRESOLVED"
     assert "A verdict needs at least 5 tasks and 3 orders." in report.to_markdown()
     assert "<svg" in report.to_html()
-    assert str(report).endswith("exploratory")
+    assert str(report).endswith("exploratory; a verdict needs at least 5 tasks and 3 orders")
+    assert "verdict needs" not in str(learned())
 
 
 def test_a_report_says_where_it_is_from_and_counts_by_task() -> None:
