@@ -51,8 +51,7 @@ class MaTTS(Learner):
     It shares the steps of ``program``, is called in the same way, and returns the same fields for the submitted
     rollout, plus ``trajectories``, ``verdicts``, ``selection``, ``lost`` (rollouts that failed) and ``launched``. Every
     rollout is stored as pending when it ends (sequential: after its last pass); one that fails does not affect the
-    others, and a call raises if all failed. Of rollouts that an earlier call of the run stored, the first success is
-    returned, else the first.
+    others, and a call raises if all failed.
 
     Args:
         program: Its steps, backbones and environments are used.

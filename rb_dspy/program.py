@@ -217,6 +217,7 @@ class Learner(dspy.Module):
             origin=origin,
             shown=memory.items,
             reward=reward,
+            submitted=lessons.selection.index,
             again=False,  # a deleted lesson stays deleted,
             recorded=True,  # and a removed rollout stays removed
         )
@@ -390,10 +391,10 @@ class ReasoningBank(Learner):
 
 
 def _stored(known: Experience) -> Lessons:
-    """The verdicts of an experience. Its first success is selected: which rollout was submitted is not stored."""
-    labels = [verdict.label for verdict in known.verdicts]
-    chosen = labels.index("success") if "success" in labels else 0
-    return Lessons(known.verdicts, selection=Selection(chosen, note="stored by an earlier call of this run"))
+    """The verdicts of an experience, and the rollout that was submitted; the first, if that is not known."""
+    return Lessons(
+        known.verdicts, selection=Selection(known.submitted or 0, note="stored by an earlier call of this run")
+    )
 
 
 def as_task(task: Task | str) -> Task:

@@ -334,6 +334,8 @@ class Experience(Frozen):
     level: Level = "learned"
     reward: float | None = None
     """Ground truth, from 0 to 1, if it is known."""
+    submitted: int | None = None
+    """The place of the trajectory that was submitted, if it is known."""
     created_at: str = ""
     """ISO 8601, UTC; for display, never for order."""
 
@@ -373,6 +375,8 @@ class ExperienceDraft(Frozen):
     cited: tuple[str, ...] = ()
     """Those that it said it used."""
     reward: float | None = Field(default=None, ge=0, le=1)
+    submitted: int | None = Field(default=None, ge=0)
+    """The place of the trajectory that was submitted."""
 
 
 class Use(Frozen):

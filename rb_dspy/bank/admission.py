@@ -96,6 +96,8 @@ def admit(
             f"task {draft.task.id}: {len(draft.trajectories)} trajectories and {len(draft.verdicts)} verdicts; expected"
             " one verdict for each trajectory, and at least one"
         )
+    if draft.submitted is not None and draft.submitted >= len(draft.trajectories):
+        raise InputError(f"task {draft.task.id}: submitted is {draft.submitted}; expected the place of a trajectory")
     task, labels = draft.task, {verdict.label for verdict in draft.verdicts}
     label: Label = "success" if "success" in labels else "failure" if "failure" in labels else "unknown"
     row = ExperienceRow(
@@ -114,7 +116,7 @@ def admit(
         created_at=created_at or now(),
         level=LEVELS.index(level),
         reward=_reward(draft),
-        payload=pack_rollouts(task, draft.trajectories, draft.verdicts),
+        payload=Rollouts(**{name: getattr(draft, name) for name in Rollouts.model_fields}).pack(),
     )
     given = map(new_item, draft.drafts) if items is None else items
     return NewExperience(draft, row, tuple({item.id: item for item in given}.values()))
@@ -131,16 +133,15 @@ class Rollouts(pydantic.BaseModel):
     task: Task
     trajectories: tuple[Trajectory, ...]
     verdicts: tuple[Verdict, ...] = ()
+    submitted: int | None = pydantic.Field(default=None, exclude_if=lambda place: place is None)
 
-
-def pack_rollouts(task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] = ()) -> bytes:
-    """Pack rollouts as compressed JSON."""
-    value = Rollouts(task=task, trajectories=tuple(trajectories), verdicts=tuple(verdicts)).model_dump()
-    return zlib.compress(json.dumps(value, separators=(",", ":")).encode("ascii"), 6)
+    def pack(self) -> bytes:
+        """These as compressed JSON."""
+        return zlib.compress(json.dumps(self.model_dump(), separators=(",", ":")).encode("ascii"), 6)
 
 
 def unpack_rollouts(payload: bytes, what: str) -> Rollouts:
-    """Unpack the result of ``pack_rollouts``. Raises ``CorruptBank``, whose message names ``what``."""
+    """Unpack the result of ``Rollouts.pack``. Raises ``CorruptBank``, whose message names ``what``."""
     try:
         engine = zlib.decompressobj()
         text = engine.decompress(payload, _MOST)

@@ -196,6 +196,7 @@ class MemoryBank:
         shown: Sequence[MemoryItem | Experience] = (),
         cited: Sequence[MemoryItem | Experience] = (),
         reward: float | None = None,
+        submitted: int | None = None,
         again: bool = True,
         recorded: bool = False,
     ) -> Experience:
@@ -220,6 +221,7 @@ class MemoryBank:
             shown: Items and experiences that the agent was shown, in this order; see ``uses``.
             cited: Those that it said it used.
             reward: Ground truth, from 0 to 1, if it is known; None: the share of successes among known labels.
+            submitted: The place of the trajectory whose answer was submitted.
             again: False: skip drafts whose exact text was removed before by an edit, a delete or a rollback of that
                 item, and list their ids in the note; hold those that nearly say the same as a removed one.
             recorded: True: the rollouts were recorded, and have to be pending still.
@@ -246,6 +248,7 @@ class MemoryBank:
                 shown=given,
                 cited=admission.ids_of(self.scope, cited),
                 reward=reward,
+                submitted=submitted,
             )
         except pydantic.ValidationError as exc:
             raise admission.refused(exc) from None

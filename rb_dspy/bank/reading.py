@@ -341,6 +341,7 @@ def experience_of(
         shown=tuple(shown),
         level=level,
         reward=row.reward,
+        submitted=rollouts.submitted,
         created_at=row.created_at,
     )
 

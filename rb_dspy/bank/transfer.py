@@ -84,6 +84,7 @@ class _Line(Frozen):
     cited: _Ids = ()
     level: Level = "learned"
     reward: float | None = pydantic.Field(default=None, ge=0, le=1)
+    submitted: int | None = pydantic.Field(default=None, ge=0)
     marks: dict[str, str] = pydantic.Field(default_factory=dict)
     created_at: str
 
@@ -224,6 +225,7 @@ def _admitted(line: _Line, ids: dict[str, str], trust: TrustConfig, origin: str,
         shown=tuple(ids.get(id, id) for id in line.shown) if own else (),
         cited=tuple(ids.get(id, id) for id in line.cited) if own else (),
         reward=line.reward if own else None,
+        submitted=line.submitted,
     )
     new = admit(draft, line.level if own else trust.level(origin), created_at=line.created_at, items=rows)
     ids[line.id] = new.id

@@ -12,13 +12,13 @@ import numpy as np
 
 from rb_dspy.bank.admission import (
     NewExperience,
+    Rollouts,
     corrected_id,
     corrects,
     identity,
     item_text,
     new_item,
     now,
-    pack_rollouts,
     unpack_rollouts,
 )
 from rb_dspy.bank.embedding import embed
@@ -324,7 +324,7 @@ def record(
     waiting = writer.pending(run_id=run_id, task_id=task.id) if is_stated else []
     if any(each.key == key and _is_corrected(each, task, [rollout]) for each in waiting):
         writer.remove_pending([key])
-    writer.add_pending(PendingRow(key, pack_rollouts(task, [rollout]), shown, now(), origin))
+    writer.add_pending(PendingRow(key, Rollouts(task=task, trajectories=(rollout,)).pack(), shown, now(), origin))
 
 
 def edit(writer: Writer, id: str, new: ItemRow, vector: Vectors, note: str, location: str) -> None:

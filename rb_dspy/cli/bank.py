@@ -259,9 +259,11 @@ def _show_experience(experience: Experience, opened: MemoryBank) -> None:
     about = {"run": experience.run_id, "from": experience.origin, "at": experience.created_at}
     about_line = " · ".join(f"{name} {value}" for name, value in about.items() if value)
     out.print(Text(one_line(about_line, 500), "dim"))
-    for trajectory, verdict in zip(experience.trajectories, experience.verdicts, strict=True):
+    several = len(experience.trajectories) > 1
+    for at, (trajectory, verdict) in enumerate(zip(experience.trajectories, experience.verdicts, strict=True)):
         number = rollout_number(trajectory.rollout_id)
-        out.print(Text.assemble("\n", (f"rollout {number}", "bold"), f" ({trajectory.stop_reason})"))
+        submitted = ", submitted" if several and at == experience.submitted else ""
+        out.print(Text.assemble("\n", (f"rollout {number}", "bold"), f" ({trajectory.stop_reason}{submitted})"))
         out.print(Padding(Text(trajectory.first_observation), (0, 0, 0, 2)))
         grid = Table.grid(padding=(0, 1))
         grid.add_column(width=9, justify="right", style="bold")

@@ -66,6 +66,16 @@ def test_a_bank_is_looked_into(cli: Any, filled: list[Experience]) -> None:
     assert [each["title"] for each in as_json(cli, "list", "--last", "1")] == ["Use tens"]
 
 
+def test_the_rollout_that_was_submitted_is_marked(cli: Any) -> None:
+    task = Task(id="t/1", instruction="Put shirt 1 away.")
+    rollouts = [Trajectory(task_id=task.id, rollout_id=number) for number in "012"]
+    with opened() as bank:
+        learned = bank.append(task, rollouts, [Verdict(label="failure")] * 3, [], submitted=1)
+    shown = ok(cli, "show", learned.id)
+    assert "rollout 2 (done, submitted)" in shown
+    assert shown.count("submitted") == 1
+
+
 def test_a_long_lesson_is_cut_between_words(cli: Any) -> None:
     content = " ".join(f"word{number}" for number in range(200))
     ok(cli, "add", "Long", content)

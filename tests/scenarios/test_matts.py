@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rb_dspy import MaTTS, MemoryBank, errors
+from rb_dspy import MaTTS, MemoryBank, Verdict, errors
 from rb_dspy.testing import Prompt, Reply
 from tests.scenarios.world import (
     GUESS,
@@ -58,6 +59,22 @@ def test_the_selected_rollout_is_the_answer(bank: MemoryBank, mode: str) -> None
     assert learned_tasks(bank) == [keypad().id], "one experience holds all rollouts"
     assert len(done.experience.trajectories) == len(done.experience.verdicts) == 3
     assert bank.pending() == []
+
+
+@pytest.mark.parametrize("mode", SIDE_BY_SIDE)
+def test_the_bank_knows_which_rollout_was_submitted(bank: MemoryBank, mode: str, tmp_path: Path) -> None:
+    several = scaled(Spy({"agent": types_code_at(2)}), mode=mode)
+    several.judge = lambda task, rollout: Verdict(label="failure")
+    done = several(task=keypad(code=CODE), bank=bank, run_id="r")
+    assert done.experience.submitted == done.selection.index != 0
+    again = several(task=keypad(code=CODE), bank=bank, run_id="r")
+    assert (again.stored, again.answer, again.selection.index) == (True, CODE, done.selection.index)
+    bank.export_jsonl(tmp_path / "x.jsonl")
+    other = MemoryBank.open(scope="other", embedder=bank.embedder)
+    other.import_jsonl(tmp_path / "x.jsonl")
+    assert other.experiences()[0].submitted == done.selection.index
+    with pytest.raises(errors.InputError, match="submitted is 3; expected the place of a trajectory"):
+        other.append(done.experience.task, done.trajectories, done.verdicts, [], submitted=3)
 
 
 def test_parallel_contrasts_all_rollouts_in_one_prompt(bank: MemoryBank) -> None:
