@@ -383,11 +383,16 @@ class Settings(_Config):
     """The steps of the program."""
     matts: MattsConfig | None = None
     """Test-time scaling; None: one rollout a task."""
-    backbones: dict[Role, BackboneConfig] = {"agent": BackboneConfig(model=DEFAULT_MODEL)}
+    backbones: dict[Literal[Role, "reflection"], BackboneConfig] = {"agent": BackboneConfig(model=DEFAULT_MODEL)}
     """Language models by role; a role without one uses the agent's. A string is the model: ``agent =
-    "openai/gpt-4o-mini"``."""
+    "openai/gpt-4o-mini"``. ``reflection`` is the model that proposes prompts in ``rb-dspy compile``."""
     tracking: TrackingConfig = TrackingConfig()
     """What is tracked in MLflow, and where."""
+
+    @property
+    def roles(self) -> dict[str, BackboneConfig]:
+        """The language models of a program."""
+        return {role: each for role, each in self.backbones.items() if role in ROLES}
 
     @pydantic.field_validator("backbones", mode="before")
     @classmethod

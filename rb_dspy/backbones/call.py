@@ -60,7 +60,7 @@ def call(
     except Exception as exc:
         if tracker is not None and not tracker.usage_data:
             tracker = None  # the call failed: it was not answered from the cache
-        error = translate(exc, role, str(lm.model))
+        error = translate(exc, role, lm)
         if error is exc:
             raise
         raise error from exc

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError
@@ -13,7 +14,7 @@ from rb_dspy.text import summary_line
 _FATAL = (dspy.LMAuthError, dspy.LMBillingError, dspy.LMConfigurationError, dspy.LMUnsupportedModelError)
 
 _HINTS = {
-    dspy.LMAuthError: "the provider refused the key: check the environment variable that holds it",
+    dspy.LMAuthError: "the provider refused the key: check OPENAI_API_KEY or your provider's variable",
     dspy.LMNotConfiguredError: "no key: set OPENAI_API_KEY or your provider's variable, or name one in api_key_env",
     dspy.LMBillingError: "the account has no credit left",
     dspy.LMTransportError: "the server cannot be reached: check api_base and that it runs",
@@ -33,15 +34,15 @@ _TOO_LONG = re.compile(
 """Messages of servers without an error code for a prompt that does not fit (vLLM, llama.cpp, SGLang, LM Studio)."""
 
 
-def translate(exc: Exception, role: str, model: str) -> Exception:
-    """Return this library's error for ``exc``, which a call of ``role`` raised.
+def translate(exc: Exception, role: str, lm: Any) -> Exception:
+    """Return this library's error for ``exc``, which a call of ``lm`` as ``role`` raised.
 
     Returns:
         ``BackboneError`` if this model cannot be used at all, ``ContextOverflow`` if a shorter prompt may fit,
         ``UnparseableOutput`` if the answer could not be parsed, and ``InfrastructureError`` for every other error of a
         language model: this task failed, the next may not. Any other exception is returned as it is.
     """
-    own = _own(exc)
+    own, model = _own(exc), str(lm.model)
     if own is not None:
         return own
     if isinstance(exc, AdapterParseError):
@@ -49,13 +50,13 @@ def translate(exc: Exception, role: str, model: str) -> Exception:
     if isinstance(exc, ContextWindowExceededError) or _is_too_long(exc):
         return ContextOverflow(f"{role} ({model}): the prompt does not fit the context window")
     if isinstance(exc, _FATAL) or _is_missing(exc):
-        return BackboneError(f"{role} ({model}): {explain(exc)}")
+        return BackboneError(f"{role} ({model}): {explain(exc, lm)}")
     if isinstance(exc, dspy.LMError):
-        return InfrastructureError(f"{role} ({model}): {explain(exc)}")
+        return InfrastructureError(f"{role} ({model}): {explain(exc, lm)}")
     return exc
 
 
-def explain(exc: BaseException) -> str:
+def explain(exc: BaseException, lm: Any = None) -> str:
     """Return one line: what is wrong with a language model, what to do, and the server's message without keys."""
     own = _own(exc)
     if own is not None:
@@ -64,7 +65,10 @@ def explain(exc: BaseException) -> str:
         hint: str | None = "no such model: write PROVIDER/MODEL, such as openai/gpt-4o-mini, and check api_base"
     else:
         hint = next((_HINTS[kind] for kind in type(exc).__mro__ if kind in _HINTS), None)
-    message = summary_line(exc, 160 if hint else 240)
+    if isinstance(exc, dspy.LMAuthError) and (variable := getattr(lm, "api_key_env", None)):
+        hint = f"the provider refused the key in the environment variable {variable}"
+    # dspy's own advice, which knows nothing of roles and rb.toml, is below the server's message
+    message = summary_line(Exception(str(exc).partition("\n\n")[0]), 160 if hint else 240)
     return f"{hint} ({message})" if hint else message
 
 

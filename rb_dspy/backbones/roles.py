@@ -150,4 +150,5 @@ def _make_lm(config: BackboneConfig) -> Any:
     except (ValueError, TypeError, dspy.LMError) as exc:
         raise BackboneError(f"{config.model}: {exc}; check the name and the options of the model") from exc
     lm.omit_temperature = config.temperature == "none"
+    lm.api_key_env = config.api_key_env
     return lm

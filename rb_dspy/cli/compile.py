@@ -38,7 +38,11 @@ def compile_(
     step: Annotated[Literal["all", "judge", "select", "agent"], typer.Option(help="One step, or all.")] = "all",
     budget: Annotated[int, typer.Option(min=1, help="Metric calls: examples that the search may run and score.")] = 100,
     reflection: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Model or role that proposes prompts; default: the agent's.")
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Model or role that proposes prompts; default: backbones.reflection, else the agent's.",
+        ),
     ] = None,
     orders: Annotated[int, typer.Option(min=1, help="Number of task orders in scoring.")] = 8,
     window: Annotated[int | None, typer.Option(min=1, help="Tasks in each example of --step all.")] = None,

@@ -138,7 +138,7 @@ def _arms(program: BankProgram, arms: str, models: str | None, bank: Any, chosen
     for name in names:  # a model of the same provider keeps the agent's address and settings
         same = name.partition("/")[0] == agent.model.partition("/")[0]
         config = agent.model_copy(update={"model": name}) if same else BackboneConfig(model=name)
-        sides[name] = Arm(program, "bank", Backbones.from_settings({**chosen.backbones, "agent": config}), bank)
+        sides[name] = Arm(program, "bank", Backbones.from_settings({**chosen.roles, "agent": config}), bank)
     return sides
 
 

@@ -70,7 +70,7 @@ def check(config: options.Config = None, set_: options.Set = None) -> None:
     backbones = options.settings(config, set_).backbones
     probes: dict[str, dict[str, Any]] = {}
     problems: dict[str, list[str]] = {}
-    for role in ROLES:
+    for role in dict.fromkeys((*ROLES, *backbones)):
         chosen = backbones.get(role, backbones["agent"])
         settings = chosen.model_dump_json()
         if settings not in probes:
@@ -97,6 +97,7 @@ def probe(config: BackboneConfig) -> dict[str, Any]:
 
     started = time.perf_counter()
     answer = problem = ""
+    lm: Any = None
     try:
         lm = Backbones(agent=config).lm("agent")
         own = lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens")
@@ -105,5 +106,5 @@ def probe(config: BackboneConfig) -> dict[str, Any]:
             question = "Which colour has a clear sky at noon? Answer in one word."
             answer = str(dspy.Predict("question: str -> answer: str")(question=question, config=cap).answer).strip()
     except (RBError, dspy.DSPyError) as exc:
-        problem = explain(exc)
+        problem = explain(exc, lm)
     return {"model": config.model, "answer": answer, "seconds": time.perf_counter() - started, "problem": problem}

@@ -30,7 +30,7 @@ def build_program(
     from rb_dspy.assembly import build_program as build
     from rb_dspy.backbones import Backbones
 
-    program = build(chosen.program, chosen.matts, env, Backbones.from_settings(chosen.backbones), agent, score)
+    program = build(chosen.program, chosen.matts, env, Backbones.from_settings(chosen.roles), agent, score)
     if prompts is not None:
         _load_prompts(program, prompts, chosen)
     return program
@@ -59,15 +59,16 @@ def start_bank(chosen: Settings, bank: str | None, scope: str | None) -> Abstrac
 
 
 def reflection_model(chosen: Settings, name: str | None) -> Any:
-    """The language model that proposes prompts, by role or model name; None: the optimizer's default.
+    """The language model that proposes prompts, by role or model name; None: that of rb.toml, else the agent's.
 
     Raises ``BackboneError`` if it does not answer, because a compile would call it late.
     """
     from rb_dspy.backbones import Backbones
     from rb_dspy.cli.models import probe
 
-    if name is None:
+    if name is None and "reflection" not in chosen.backbones:
         return None
+    name = name or "reflection"
     config = next((each for role, each in chosen.backbones.items() if role == name), BackboneConfig(model=name))
     problem = probe(config)["problem"]
     if problem:

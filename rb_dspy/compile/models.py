@@ -34,7 +34,7 @@ class Models:
         copies = {id(lm): lm.copy(cache=True) for lm in lms.values()}
         self.backbones = Backbones(**{role: copies[id(lm)] for role, lm in lms.items()})
         proposer = backbones.lm("agent") if reflection is None else Backbones(agent=reflection).lm("agent")
-        self._watch = _Watch(str(proposer.model))
+        self._watch = _Watch(proposer)
         self.reflection = proposer.copy(cache=True, callbacks=[*(proposer.callbacks or ()), self._watch])
         self._sampling = cache(self._resampled)
 
@@ -67,18 +67,18 @@ class Models:
 class _Watch(BaseCallback):
     """Records how calls of the reflection model end, because optimizers only log its errors."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, lm: Any) -> None:
         self.answers = 0
         self.error: str | None = None
         self.failure: BackboneError | None = None
-        self._model = model
+        self._lm = lm
 
     def on_lm_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
         """Count an answer, or store the error."""
         if exception is None:
             self.answers += 1
             return
-        self.error = explain(exception)
-        error = translate(exception, "reflection", self._model)
+        self.error = explain(exception, self._lm)
+        error = translate(exception, "reflection", self._lm)
         if isinstance(error, BackboneError):
             self.failure = error

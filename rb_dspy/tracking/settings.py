@@ -85,7 +85,7 @@ def serving_backbones(stored: Mapping[str, Any]) -> Backbones:
     file = Path("rb.toml")
     settings = load_settings(file if file.is_file() else None, own=own_file())
     if "backbones" in settings.model_fields_set:
-        return Backbones.from_settings(settings.backbones)
+        return Backbones.from_settings(settings.roles)
     return Backbones(**{role: BackboneConfig(**table) for role, table in stored.items()})
 
 

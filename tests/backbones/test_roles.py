@@ -136,6 +136,23 @@ def test_errors_of_a_language_model_become_three_of_ours(error: Exception, expec
     assert (ledger.usage()["judge"].calls, ledger.usage()["judge"].cached_calls) == (1, 0)
 
 
+def test_a_refused_key_is_named_by_its_variable_without_advice_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def script(prompt: Prompt) -> Reply:
+        raise lm15.AuthError("Incorrect API key provided.", provider="openai")
+
+    monkeypatch.setenv("MY_JUDGE_KEY", "sk-4711")
+    described = Backbones(judge=BackboneConfig(model="openai/x", api_key_env="MY_JUDGE_KEY")).lm("judge")
+    judging = named("a", script)
+    judging.api_key_env = described.api_key_env
+    for lm, words in (
+        (judging, "refused the key in the environment variable MY_JUDGE_KEY"),
+        (named("a", script), "OPENAI_API_KEY"),
+    ):
+        with Backbones(judge=lm).use(), pytest.raises(BackboneError, match=words) as caught:
+            judge()
+        assert str(caught.value).endswith("Incorrect API key provided.)")
+
+
 def test_a_key_that_a_server_sends_back_is_not_in_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_API_KEY", "plainlooking4711")
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from rb_dspy.cli.program import reflection_model
 from rb_dspy.config import ROLES, Settings
 from rb_dspy.config_file import load_settings
-from rb_dspy.errors import ConfigError
+from rb_dspy.errors import BackboneError, ConfigError
 from tests.served import Served, lines
 
 AWAY = "https://models.example/v1"
@@ -231,7 +232,25 @@ def test_models_are_checked_and_one_cause_is_named_once(cli: Any, served: Served
     assert {row["answer"] for row in rows} == {"blue"}
     served.refuse = lambda prompt: 401
     code, _, err = cli("models", "check")
-    assert (code, err.count("refused the key")) == (4, 1), err
+    assert (code, err.count("refused the key: check OPENAI_API_KEY")) == (4, 1), err
+
+
+def test_the_reflection_model_has_a_table_of_its_own(cli: Any, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "4711")
+    served.refuse = lambda prompt: 401
+    address = f"backbones.reflection.api_base=http://127.0.0.1:{served.port}/v1"
+    where = ("--set", address, "--set", "backbones.reflection.api_key_env=MY_KEY")
+    chosen = ("--set", "backbones.reflection.model=openai/big", *where)
+    code, out, err = cli("models", "check", "--json", *chosen)
+    assert [row["model"] for row in lines(out)][-1] == "openai/big"
+    assert "reflection: the provider refused the key in the environment variable MY_KEY" in err
+    with pytest.raises(BackboneError, match="--reflection reflection: the provider refused the key in"):
+        reflection_model(load_settings(Path("rb.toml"), [each for each in chosen if each != "--set"]), None)
+    served.refuse = lambda prompt: None
+    lm = reflection_model(load_settings(Path("rb.toml"), [each for each in chosen if each != "--set"]), None)
+    assert (lm.model, lm.kwargs["api_key"]) == ("openai/big", "4711")
+    code, _, err = cli("run", "--task", "What is 1 and 5?", *chosen)  # it plays no role in a run
+    assert code == 0, err
 
 
 def test_a_key_that_is_not_set_is_one_problem_of_every_role(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
