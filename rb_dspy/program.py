@@ -129,8 +129,10 @@ class Learner(dspy.Module):
         """
         task, rollouts, memory = pending.task, pending.trajectories, render(pending.shown)
         with session(self.backbones) as ledger:
-            run_id, origin = pending.run_id, pending.origin
-            return self._learn(task, rollouts, pending.bank, memory, ledger, run_id=run_id, origin=origin)
+            run_id, origin, reward = pending.run_id, pending.origin, pending.reward
+            return self._learn(
+                task, rollouts, pending.bank, memory, ledger, run_id=run_id, origin=origin, reward=reward
+            )
 
     async def aforward(self, *args: Any, **kwargs: Any) -> dspy.Prediction:
         """``forward`` for asyncio: runs in its own thread."""
@@ -312,6 +314,7 @@ class ReasoningBank(Learner):
         verdict: Literal["success", "failure"] | None = None,
         feedback: str = "",
         origin: str = "caller",
+        later: bool = False,
     ) -> Experience:
         """Judge and distill a rollout of an external agent, and append the lessons.
 
@@ -327,6 +330,8 @@ class ReasoningBank(Learner):
             feedback: A correction or a remark in words; the distiller's best evidence.
             origin: Where the rollout's texts come from, such as ``mail:customer-17``; ``TrustConfig`` decides how far
                 its lessons are trusted.
+            later: Only store the rollout with all of this, as ``record`` does, and call no model. It is pending until
+                ``resume``, ``rb-dspy learn`` or a run does the rest; the experience is returned as far as it is known.
 
         An ``outcome``, ``verdict`` or ``feedback`` for a rollout that was learned from without it, or with another one,
         is a correction: the rollout is learned from again. The new experience replaces the first; edited lessons stay.
@@ -362,12 +367,20 @@ class ReasoningBank(Learner):
                 )
             return known
         memory = memory or Memory()
+        reward = None if outcome is None else float(outcome)
+        bank.record(task, rollout, run_id=run_id, shown=memory.items, origin=origin, reward=reward)
+        if later:
+            id = identity(task, [rollout], run_id=run_id)
+            about: dict[str, Any] = {"run_id": run_id, "origin": origin, "reward": reward, "note": "pending"}
+            return Experience(id=id, scope=bank.scope, seq=0, task=task, trajectories=(rollout,), verdicts=(), **about)
         with session(self.backbones) as ledger:
-            bank.record(task, rollout, run_id=run_id, shown=memory.items, origin=origin)
-            reward = None if outcome is None else float(outcome)
             learned = self._learn(task, (rollout,), bank, memory, ledger, run_id=run_id, origin=origin, reward=reward)
             done: Experience | None = learned.experience
             return done or self.learn(task, rollout, bank, run_id=run_id)  # another call of the run was faster
+
+    def record(self, *args: Any, **kwargs: Any) -> Experience:
+        """``learn(..., later=True)``: store a rollout when it ends, in the time of a write; learn from it later."""
+        return self.learn(*args, later=True, **kwargs)
 
     async def alearn(self, *args: Any, **kwargs: Any) -> Experience:
         """``learn`` for asyncio."""

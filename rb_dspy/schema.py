@@ -344,7 +344,7 @@ class Experience(Frozen):
         labels = ", ".join(dict.fromkeys(verdict.label for verdict in self.verdicts))
         lessons = [brief.repr(item.title) for item in self.items[:3]] or [brief.repr(self.note)]
         what = f"{counted(len(self.items), 'lesson')}: {', '.join(lessons)}{', …' if len(self.items) > 3 else ''}"
-        return f"Experience({self.id}, {self.task.id!r}, {labels}, {what})"
+        return f"Experience({self.id}, {self.task.id!r}, {labels or 'not judged'}, {what})"
 
     def _repr_html_(self) -> str:
         labels = ", ".join(verdict.label for verdict in self.verdicts)

@@ -116,7 +116,9 @@ def admit(
         created_at=created_at or now(),
         level=LEVELS.index(level),
         reward=_reward(draft),
-        payload=Rollouts(**{name: getattr(draft, name) for name in Rollouts.model_fields}).pack(),
+        payload=Rollouts(
+            task=task, trajectories=draft.trajectories, verdicts=draft.verdicts, submitted=draft.submitted
+        ).pack(),
     )
     given = map(new_item, draft.drafts) if items is None else items
     return NewExperience(draft, row, tuple({item.id: item for item in given}.values()))
@@ -134,6 +136,7 @@ class Rollouts(pydantic.BaseModel):
     trajectories: tuple[Trajectory, ...]
     verdicts: tuple[Verdict, ...] = ()
     submitted: int | None = pydantic.Field(default=None, exclude_if=lambda place: place is None)
+    reward: float | None = pydantic.Field(default=None, exclude_if=lambda reward: reward is None)
 
     def pack(self) -> bytes:
         """These as compressed JSON."""

@@ -284,11 +284,12 @@ class MemoryBank:
         run_id: str = "",
         shown: Sequence[MemoryItem | Experience] = (),
         origin: str = "",
+        reward: float | None = None,
     ) -> None:
         """Store a rollout before it is judged; it is ``pending`` until ``append``.
 
         A rollout that is already recorded or was learned from changes nothing, unless its ``known_label`` or
-        ``feedback`` is new. ``shown``, ``origin``: as for ``append``.
+        ``feedback`` is new. ``shown``, ``origin``, ``reward``: as for ``append``.
 
         Raises:
             InputError: The rollout belongs to another task, or the attempt was removed from the bank.
@@ -296,9 +297,14 @@ class MemoryBank:
         """
         ids = admission.ids_of(self.scope, shown)
         origin = admission.checked_name("origin", origin) if origin else ""
-        record = partial(
-            writing.record, task=task, rollout=trajectory, run_id=run_id, shown=ids, origin=origin, place=self._place
-        )
+        given: dict[str, Any] = {
+            "run_id": run_id,
+            "shown": ids,
+            "origin": origin,
+            "reward": reward,
+            "place": self._place,
+        }
+        record = partial(writing.record, task=task, rollout=trajectory, **given)
         self._store.together(writing.one_by_one, record)
 
     def record_failure(

@@ -363,6 +363,8 @@ class Pending:
     origin: str
     created_at: str
     """ISO 8601, UTC; when the first of them was recorded."""
+    reward: float | None
+    """Ground truth, from 0 to 1, if it was recorded: the mean."""
     bank: MemoryBank = field(repr=False, compare=False)
     """The bank that they were read from."""
 
@@ -406,6 +408,7 @@ def pending_of(rows: Sequence[PendingRow], items: dict[str, MemoryItem], bank: M
             _log.warning("%s: skipped: %s", bank, exc)
             continue
         shown = dict.fromkeys(each for row in group for each in row.shown)
+        rewards = [each.reward for each in rollouts if each.reward is not None]
         found.append(
             Pending(
                 task=rollouts[0].task,
@@ -416,6 +419,7 @@ def pending_of(rows: Sequence[PendingRow], items: dict[str, MemoryItem], bank: M
                 error=last.error,
                 origin=min(group, key=lambda row: LEVELS.index(bank.trust.level(row.origin))).origin,
                 created_at=min(row.created_at for row in group),
+                reward=sum(rewards) / len(rewards) if rewards else None,
                 bank=bank,
             )
         )

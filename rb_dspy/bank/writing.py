@@ -308,6 +308,7 @@ def record(
     run_id: str,
     shown: tuple[str, ...],
     origin: str,
+    reward: float | None,
     place: str,
 ) -> None:
     """Store a rollout that is not judged yet. Does nothing if it is stored or learned from, unless it corrects that.
@@ -324,7 +325,9 @@ def record(
     waiting = writer.pending(run_id=run_id, task_id=task.id) if is_stated else []
     if any(each.key == key and _is_corrected(each, task, [rollout]) for each in waiting):
         writer.remove_pending([key])
-    writer.add_pending(PendingRow(key, Rollouts(task=task, trajectories=(rollout,)).pack(), shown, now(), origin))
+    writer.add_pending(
+        PendingRow(key, Rollouts(task=task, trajectories=(rollout,), reward=reward).pack(), shown, now(), origin)
+    )
 
 
 def edit(writer: Writer, id: str, new: ItemRow, vector: Vectors, note: str, location: str) -> None:
@@ -386,7 +389,7 @@ def undeleted(reader: Reader, row: ExperienceRow) -> NewExperience:
     items = {item.id: item for item in reader.items(experiences={row.seq}, ended=True) if item.ended == row.ended}
     levels, uses = levels_of(reader, {row.id, *items}), reader.uses(experiences={row.seq})
     draft = ExperienceDraft(
-        **dict(held),
+        **dict(held) | {"reward": row.reward},
         run_id=row.run_id,
         shown=tuple(use.subject for use in uses),
         cited=tuple(use.subject for use in uses if use.cited),

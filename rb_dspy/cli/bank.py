@@ -177,19 +177,8 @@ def stats(on: options.OnBank) -> None:
 
 @app.command()
 @options.shared
-def pending(
-    on: options.OnBank,
-    learn: Annotated[bool, typer.Option("--learn", help="Judge these rollouts and learn from them now.")] = False,
-    program: options.ProgramName = None,
-    set_: options.Set = None,
-) -> None:
-    """List pending rollouts, which are not learned from yet, oldest first."""
-    if learn:
-        where = {"bank__url": on.bank, "bank__scope": on.scope}
-        _learn(options.program_settings(on.config, set_, None, None, **where), program)
-        return
-    if set_ or program:
-        raise InputError("bank pending: --set and --program need --learn; add --learn")
+def pending(on: options.OnBank) -> None:
+    """List pending rollouts, which are not learned from yet, oldest first; rb-dspy learn learns from them."""
     with on.open() as opened:
         found = opened.pending()
     shown = table("id", "task", "run", "rollouts", "tries", "last error", right=("rollouts", "tries"))
@@ -200,25 +189,29 @@ def pending(
         task, error = Text(one_line(each.task.id)), Text(one_line(each.error, 200), "dim")
         shown.add_row(each.id, task, Text(each.run_id), str(rollouts), str(each.tries), error)
     out.print(shown if found else "no pending rollouts")
+    if found:
+        say("learn from them: ", (f"rb-dspy learn{options.bank_options(on.settings.bank)}", "bold"))
 
 
-def _learn(chosen: Any, program_name: str | None) -> None:
-    """Learn from all pending rollouts. Raises the last error if every one failed."""
+@options.shared
+def learn(on: options.OnBank, program: options.ProgramName = None, set_: options.Set = None) -> None:
+    """Judge the pending rollouts of all runs and learn from them: those that a crash left, and recorded ones."""
     from rb_dspy.bank import MemoryBank
     from rb_dspy.cli.program import build_program
     from rb_dspy.matts import MaTTS
 
-    program = build_program(chosen, prompts=program_name)
-    learner = program if isinstance(program, MaTTS) else MaTTS(program)  # it learns from any number of rollouts
+    chosen = options.program_settings(on.config, set_, None, None, bank__url=on.bank, bank__scope=on.scope)
+    made = build_program(chosen, prompts=program)
+    learner = made if isinstance(made, MaTTS) else MaTTS(made)  # it learns from any number of rollouts
     config, errors = chosen.bank, list[RBError]()
-    where = {"scope": config.scope, "embedder": config.embedder, "trust": chosen.trust}
+    where: dict[str, Any] = {"scope": config.scope, "embedder": config.embedder, "trust": chosen.trust}
     with MemoryBank.open(config.url, create=False, **where) as opened:
         waiting = opened.pending()
         for each in waiting:
             titles, error = list[str](), ""
             try:
                 with err.status(Text(f"learning from {one_line(each.task.id)} …")):
-                    titles = [item.title for item in learner.resume(each).experience.items]
+                    titles = [item.title for item in learner.resume(each).memory_items]
             except (ConfigError, BackboneError):
                 raise
             except (InfrastructureError, UnparseableOutput, InputError) as exc:

@@ -40,6 +40,7 @@ app = typer.Typer(
 app.command()(run.run)
 app.command()(evaluate.evaluate)
 app.command()(work.work)
+app.command()(bank.learn)
 app.command("compile")(compile.compile_)
 app.add_typer(evaluations.app, name="evaluations")
 app.add_typer(runs.app, name="runs")

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import shlex
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from urllib.parse import urlsplit
 
 import typer
 
 from rb_dspy.cli.output import out
 from rb_dspy.config import BankConfig, MattsConfig, MattsMode, RunConfig, Settings
 from rb_dspy.errors import ConfigError, EmbedderMismatch, UnknownScope
+from rb_dspy.redaction import without_secrets
 
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank
@@ -178,6 +181,16 @@ class OnBank:
             if not names:
                 raise
         return MemoryBank.open(chosen.url, scope=names[0], embedder=embedder, create=False, trust=trust)
+
+
+def bank_options(bank: BankConfig) -> str:
+    """Options that name ``bank`` in a command to be pasted; an address with a password stands in a variable."""
+    usual, address, text = BankConfig(), urlsplit(bank.url), ""
+    if bank.url != usual.url:
+        public = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
+        secret = address.password is not None or without_secrets(public) != public
+        text = ' --bank "$RB_DSPY_BANK__URL"' if secret else f" --bank {shlex.quote(bank.url)}"
+    return text if bank.scope == usual.scope else f"{text} --scope {shlex.quote(bank.scope)}"
 
 
 Files = Annotated[

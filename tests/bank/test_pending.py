@@ -53,6 +53,14 @@ def test_a_recorded_rollout_comes_back_whole(bank: MemoryBank) -> None:
     assert bank.stats().pending == 1
 
 
+def test_ground_truth_is_kept_until_it_is_learned(bank: MemoryBank) -> None:
+    for number, reward in (("0", 0.25), ("1", 0.75), ("2", None)):
+        bank.record(a_task(), a_rollout(rollout_id=number), run_id="r2", reward=reward)
+    bank.record(a_task(), a_rollout(), run_id="r2", reward=1.0)  # the same again
+    bank.record(a_task("t2"), a_rollout("t2"))
+    assert [pending.reward for pending in bank.pending()] == [0.5, None]
+
+
 def test_rollouts_of_one_task_and_run_wait_together_by_number(bank: MemoryBank) -> None:
     for number in ("10", "2", "b", "0"):
         bank.record(a_task(), a_rollout(rollout_id=number), run_id="r2")

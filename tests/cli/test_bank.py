@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from rb_dspy import Experience, MemoryBank, MemoryDraft, Task, Trajectory, TrustConfig, Verdict
+from rb_dspy.cli.options import bank_options
 from rb_dspy.cli.output import one_line
+from rb_dspy.config import BankConfig
 from rb_dspy.schema import Step
 from rb_dspy.testing import HashEmbedder
 from tests.served import lines
@@ -224,6 +226,19 @@ def test_another_embedder_is_an_error_that_names_the_setting(cli: Any, filled: l
     code, _, err = cli("bank", "search", "shirt")
     assert (code, "bank.embedder" in err) == (6, True)
     assert cli("bank", "list")[0] == 0, "nothing is embedded"
+
+
+def test_a_bank_is_named_so_that_a_command_can_be_pasted() -> None:
+    url = "postgresql://ann@host:5432/db?host=/run/pg"
+    for given, expected in (
+        (BankConfig(), ""),
+        (BankConfig(url="my bank.sqlite", scope="a b"), " --bank 'my bank.sqlite' --scope 'a b'"),
+        (BankConfig(url=url), f" --bank '{url}'"),
+        (BankConfig(url="postgresql://ann:s3/cret@host/db"), ' --bank "$RB_DSPY_BANK__URL"'),
+        (BankConfig(url="postgresql://ann:s3cret@host/db", scope="x"), ' --bank "$RB_DSPY_BANK__URL" --scope x'),
+        (BankConfig(url="postgresql://host/db?password=s3cret"), ' --bank "$RB_DSPY_BANK__URL"'),
+    ):
+        assert bank_options(given) == expected
 
 
 def test_passwords_are_not_printed(cli: Any) -> None:

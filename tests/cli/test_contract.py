@@ -122,7 +122,7 @@ def test_an_error_is_one_line_and_its_exit_code(
         (["bank", "list"], 6, "rb-bank.sqlite"),
         (["bank", "import", "missing.jsonl"], 2, "missing.jsonl"),
         (["bank", "edit", "x"], 2, "--title"),
-        (["bank", "pending", "--set", "run.tasks=3"], 2, "--learn"),
+        (["learn", "--bank", "nowhere.sqlite"], 6, "nowhere.sqlite"),
         (["bank", "list", "--bank", "a\\[/x]"], 6, "a\\[/x]"),
         (["models", "get", "gpt-9"], 2, "gpt-9"),
         (["envs", "chess"], 2, "chess"),

@@ -195,7 +195,8 @@ def test_rollouts_of_other_runs_are_mentioned_and_can_be_learned_from(cli: Any) 
         opened.record(task, Trajectory(task_id="old"), run_id="before")
     assert "1 task of other runs" in cli("run", "tasks.jsonl", "-n", "1")[1]
     assert [each["task"] for each in lines(cli("bank", "pending", "--json")[1])] == ["old"]
-    code, out, err = cli("bank", "pending", "--learn", "--json")
+    assert "rb-dspy learn" in cli("bank", "pending")[1]
+    code, out, err = cli("learn", "--json")
     assert (code, lines(out)[0]["learned"]) == (0, ["Add twice"]), err
     assert lines(cli("bank", "pending", "--json")[1]) == []
 
@@ -352,6 +353,5 @@ def test_a_task_that_broke_is_not_solved_in_a_comparison(cli: Any, served: Serve
 
 def test_pending_rollouts_are_judged_with_the_prompts_of_their_program(cli: Any, served: Served) -> None:
     run(cli)
-    assert "--learn" in cli("bank", "pending", "--program", "mine.json")[2]
-    code, _, err = cli("bank", "pending", "--learn", "--program", "mine.json")
+    code, _, err = cli("learn", "--program", "mine.json")
     assert (code, "mine.json" in err) == (2, True), "the prompts are read"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from dspy import lm15
 
-from rb_dspy import MemoryBank, Step, Task, Trajectory, errors
+from rb_dspy import Memory, MemoryBank, Step, Task, Trajectory, errors
 from rb_dspy.testing import Prompt, Reply
 from tests.scenarios.world import Spy, lessons, program
 
@@ -115,3 +115,47 @@ def test_a_rollout_that_waits_is_learned_from_if_learn_is_called_again(bank: Mem
     assert len(bank.pending()) == 1
     experience = program().learn(TASK, DICTS, bank)
     assert (bank.pending(), bank.experiences()) == ([], [experience])
+
+
+@pytest.mark.parametrize("run_id", ["", "monday"])
+def test_a_recorded_rollout_is_learned_from_later_with_all_that_was_said_of_it(bank: MemoryBank, run_id: str) -> None:
+    spy = Spy()
+    run = program(spy)
+    shown = bank.add("Doors", "A door with a keypad opens by a code.")
+    key = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
+    steps = [{"action": "type 4711", "observation": f"{SAID} The token is {key}."}]
+    memory = Memory(items=(shown,))
+    said: dict[str, Any] = {"outcome": 0.75, "feedback": "It is always 4711.", "origin": "mail:ann", "run_id": run_id}
+    task = Task(id="door/1", instruction=TASK)
+    waits = run.record(task, steps, bank, memory=memory, **said)
+
+    assert spy.roles_asked() == []
+    assert (waits.note, waits.verdicts, waits.items) == ("pending", (), ())
+    assert run.learn(task, steps, bank, memory=memory, later=True, **said) == waits, "the same call, the same rollout"
+    (pending,) = bank.pending()
+    assert (pending.id, pending.reward, pending.origin, pending.shown) == (waits.id, 0.75, "mail:ann", (shown,))
+    assert key not in repr(pending.trajectories[0].steps[0].observation)
+
+    learned = run.resume(pending).experience
+    assert spy.roles_asked() == ["distiller"], "the outcome is known"
+    assert "It is always 4711." in spy.of("distiller")[0].text
+    assert learned == bank.get(waits.id)
+    assert (learned.reward, learned.origin, learned.shown) == (0.75, "mail:ann", (shown.id,))
+    assert (learned.verdicts[0].label, learned.trajectories) == ("success", waits.trajectories)
+    assert (bank.pending(), run.record(task, steps, bank, run_id=run_id)) == ([], learned)
+    assert bank.uses(shown.id)[0].reward == 0.75
+
+
+def test_a_correction_can_be_recorded_too(bank: MemoryBank) -> None:
+    spy = Spy()
+    run = program(spy)
+    task = Task(id="door/1", instruction=TASK)
+    first = run.learn(task, OPENAI, bank, verdict="failure")
+    run.record(task, OPENAI, bank, verdict="success")
+    assert bank.get(first.id) == first
+    (pending,) = bank.pending()
+    corrected = run.resume(pending).experience
+    assert [verdict.label for verdict in corrected.verdicts] == ["success"]
+    assert bank.experiences() == [corrected]
+    with pytest.raises(errors.InputError, match="outcome is 2"):
+        run.record(task, OPENAI, bank, outcome=2)
