@@ -7,6 +7,7 @@ is proposed by a distiller; an *item* has been admitted to a bank.
 from __future__ import annotations
 
 import json
+import re
 import reprlib
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
@@ -232,10 +233,16 @@ class Provenance(Frozen):
 
     experience_id: str
     task_id: str
+    polarity: Polarity
     run_id: str = ""
     distiller: str = ""
     origin: str = ""
     """Source of the item: an imported file, another agent, a person; empty if this program learned it itself."""
+
+    @property
+    def taught_by(self) -> str:
+        """What taught the item: ``from a success``, ``from a failure``, or ``by hand`` (``MemoryBank.add``)."""
+        return "by hand" if re.fullmatch("lesson-[0-9a-f]{20}", self.task_id) else f"from a {self.polarity}"
 
 
 class ItemDraft(MemoryDraft):

@@ -309,11 +309,12 @@ def _item(given: ItemRows, scope: str, approved: Collection[int]) -> MemoryItem:
             Provenance(
                 experience_id=giver.id,
                 task_id=giver.task_id,
+                polarity=row.polarity,
                 run_id=giver.run_id,
                 distiller=giver.distiller,
                 origin=giver.origin,
             )
-            for _, giver in given
+            for row, giver in given
         ),
     )
 

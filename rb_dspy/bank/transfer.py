@@ -253,7 +253,7 @@ def _line(
 
     items = [
         item.model_dump(include={"id", "title", "description", "content", "kind", "data", "level"})
-        | {"marks": own_marks(item.id), "polarity": item.polarity, "distiller": source.distiller}
+        | {"marks": own_marks(item.id), "polarity": source.polarity, "distiller": source.distiller}
         for item in experience.items
         for source in item.provenances
         if source.experience_id == experience.id

@@ -66,7 +66,8 @@ def list_items(
         for item in found:
             color = "green" if item.polarity == "success" else "yellow"
             times = len(item.provenances)
-            source = f"{item.polarity}{f', learned {times} times' if times > 1 else ''}"
+            by = " and ".join(sorted({source.taught_by.removeprefix("from a ") for source in item.provenances}))
+            source = f"{by}{f', learned {times} times' if times > 1 else ''}"
             source += {"held": ", held", "owner": ", yours"}.get(item.level, "")
             out.print(Text.assemble((item.id, "dim"), "  ", (one_line(item.title), "bold"), "  ", (source, color)))
             out.print(Padding(Text(one_line(item.content, 2 * width)), (0, 0, 0, 4)))
@@ -234,7 +235,7 @@ def show_item(item: MemoryItem, changes: Iterable[Change] = ()) -> None:
         parts = [f"task {source.task_id}", f"experience {source.experience_id}"]
         for name, value in (("run", source.run_id), ("written by", source.distiller), ("from", source.origin)):
             parts += [f"{name} {value}"] if value else []
-        out.print(Text(one_line(f"from a {item.polarity} · {' · '.join(parts)}", 500), "dim"))
+        out.print(Text(one_line(f"{source.taught_by} · {' · '.join(parts)}", 500), "dim"))
     if len(item.provenances) > _SOURCES:
         out.print(Text(f"and {len(item.provenances) - _SOURCES:,} more", "dim"))
     for change in changes:

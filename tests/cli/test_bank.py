@@ -68,6 +68,23 @@ def test_a_bank_is_looked_into(cli: Any, filled: list[Experience]) -> None:
     assert [each["title"] for each in as_json(cli, "list", "--last", "1")] == ["Use tens"]
 
 
+def test_each_source_of_a_lesson_says_what_it_was(cli: Any) -> None:
+    with opened() as bank:
+        item = learn(bank, 1, OPEN, polarity="failure").items[0]
+        learn(bank, 2, OPEN)
+    added = as_json(cli, "add", "Close doors", "Close them.")[0]["id"]
+    ok(cli, "export", "a.jsonl")
+    ok(cli, "import", "a.jsonl", "--own", "--scope", "other")
+    for scope in ("default", "other"):
+        listed = ok(cli, "list", "--scope", scope)
+        assert "failure and success, learned 2 times" in listed
+        assert "by hand, yours" in listed
+        shown = ok(cli, "show", item.id, "--scope", scope)
+        assert "from a failure · task t/1" in shown
+        assert "from a success · task t/2" in shown
+        assert "by hand · task" in ok(cli, "show", added, "--scope", scope)
+
+
 def test_the_rollout_that_was_submitted_is_marked(cli: Any) -> None:
     task = Task(id="t/1", instruction="Put shirt 1 away.")
     rollouts = [Trajectory(task_id=task.id, rollout_id=number) for number in "012"]
