@@ -41,6 +41,7 @@ def test_append_gives_what_get_gives(bank: MemoryBank) -> None:
     assert item.provenance.model_dump() == {
         "experience_id": given.id,
         "task_id": "t1",
+        "polarity": "failure",
         "run_id": "r",
         "distiller": "lm",
         "origin": "",
