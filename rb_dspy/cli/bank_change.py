@@ -238,7 +238,7 @@ def copy(
         copied = MemoryBank.copy(source, target, scope=scope)
     emit({"from": without_secrets(source), "to": without_secrets(target), "experiences": copied})
     each = ", ".join(f"{counted(number, 'experience')} of scope {name}" for name, number in copied.items())
-    say(f"{each or 'nothing: the bank has no scope'} copied to {without_secrets(target)}")
+    say(f"{each or 'nothing'} copied to {without_secrets(target)}")
 
 
 @app.command()
