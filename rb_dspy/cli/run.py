@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -10,7 +9,7 @@ from rich.text import Text
 
 from rb_dspy.cli import options
 from rb_dspy.cli.output import emit, ends_on_interrupt, err, out, say, usage_table
-from rb_dspy.config import BankConfig, Settings
+from rb_dspy.config import Settings
 from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.redaction import without_secrets
 from rb_dspy.text import counted
@@ -57,6 +56,8 @@ def run(
 
     chosen = on.settings(run__memory=memory, bank__url=bank, bank__scope=scope)
     both = chosen.run.memory == "both"
+    if both and on.track:
+        raise InputError("--memory both is not tracked; remove --track")
     found = source(on, chosen.run, task)
     head: dict[str, Any] = {"key": found.key(on.number), "scope": chosen.bank.scope, "memory": chosen.run.memory}
     head |= {name: getattr(on, name) or "" for name in ("env", "agent", "score", "program")}
@@ -66,8 +67,6 @@ def run(
     head |= about(built, chosen)
     limits = budget(max_tokens=on.max_tokens, max_cost=on.max_cost, max_minutes=on.max_minutes)
     if both:
-        if on.track:
-            raise InputError("--memory both is not tracked; remove --track")
         with limits:
             compare_memory(built, found.name, todo, chosen)
         return
@@ -147,7 +146,8 @@ def _print_head(name: str, bank: MemoryBank, record: Record, chosen: Settings) -
         say((f"continues this run: {len(record.done)} of {counted(len(record.tasks), 'task')} are done", "yellow"))
     others = sum(waiting.run_id != record.id for waiting in bank.pending())
     if others:
-        text = f"pending: {counted(others, 'task')} of other runs; to learn from them: rb-dspy bank pending --learn"
+        text = f"pending: {counted(others, 'task')} of other runs; to learn from them: rb-dspy learn"
+        text += options.bank_options(chosen.bank)
         say((text, "yellow"))
 
 
@@ -169,10 +169,7 @@ def _print_end(report: RunReport, record: Record, bank: MemoryBank, chosen: Sett
         out.print(usage_table(summary.usage))
     if summary.scaling is not None:
         print_scaling(summary.scaling)
-    place = ""  # for commands that can be copied
-    for name, field in (("bank", "url"), ("scope", "scope")):
-        value = getattr(chosen.bank, field)
-        place += "" if value == getattr(BankConfig(), field) else f" --{name} {shlex.quote(without_secrets(value))}"
+    place = options.bank_options(chosen.bank)
     if chosen.run.memory != "off":
         say(f"\n{counted(len(bank), 'lesson')} in bank {without_secrets(chosen.bank.url)}, scope {chosen.bank.scope}")
     if any(row["learned"] for row in rows):
