@@ -17,7 +17,7 @@ from rb_dspy.schema import Level
 
 Role = Literal["agent", "judge", "distiller", "contraster", "selector"]
 ROLES: tuple[Role, ...] = get_args(Role)
-Split = Literal["all", "compile", "dev", "stream", "held-out"]
+Split = Literal["all", "compile", "dev", "stream", "held_out"]
 MattsMode = Literal["parallel", "sequential", "best_of_n", "vanilla"]
 
 Temperature = Annotated[float, Field(ge=0, le=2)]
@@ -349,10 +349,10 @@ class RunConfig(_Config):
     """Kinds of tasks of a named stream; None: all."""
     split: Split = "all"
     """Part of the templates of a named stream; parts do not overlap. For families with folds (``twc``,
-    ``cookingworld``), ``compile`` is train, ``dev`` is dev, ``held-out`` is test, and there is no ``stream``."""
-    memory: Literal["on", "frozen", "off", "both"] = "on"
-    """``on``: show lessons and learn; ``frozen``: show lessons, learn nothing; ``off``: neither; ``both``: the tasks
-    without memory, then with it, from an empty bank that is not stored."""
+    ``cookingworld``), ``compile`` is train, ``dev`` is dev, ``held_out`` is test, and there is no ``stream``."""
+    memory: Literal["bank", "frozen", "none", "both"] = "bank"
+    """As the arms of an evaluation, ``bank``: show lessons and learn; ``none``: neither. Besides, ``frozen``: show, do
+    not learn; ``both``: none, then bank, side by side, from an empty bank that is not stored."""
 
 
 class TrackingConfig(_Config):

@@ -37,7 +37,7 @@ def test_the_papers_values() -> None:
 
 def test_later_sources_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "rb.toml"
-    file.write_text("[run]\ntasks = 1\nseed = 1\nsplit = 'dev'\nmemory = 'off'\n[matts]\nmode = 'sequential'\n")
+    file.write_text("[run]\ntasks = 1\nseed = 1\nsplit = 'dev'\nmemory = 'none'\n[matts]\nmode = 'sequential'\n")
     monkeypatch.setenv("RB_DSPY_RUN__TASKS", "2")
     monkeypatch.setenv("RB_DSPY_RUN__SEED", "2")
     monkeypatch.setenv("RB_DSPY_RUN__SPLIT", "compile")
@@ -45,7 +45,7 @@ def test_later_sources_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("RB_DSPY_BACKBONES__JUDGE__MODEL", "openai/x")
     settings = load_settings(file, ["run.tasks=3", "run.seed=3", "matts.k=5"], {"run.tasks": ("--tasks", 4)})
     run = settings.run
-    assert (run.tasks, run.seed, run.split, run.memory, run.templates) == (4, 3, "compile", "off", ("a", "b"))
+    assert (run.tasks, run.seed, run.split, run.memory, run.templates) == (4, 3, "compile", "none", ("a", "b"))
     assert settings.matts == MattsConfig(mode="sequential", k=5)
     assert settings.backbones["judge"] == BackboneConfig(model="openai/x")
     assert Settings().run == RunConfig()  # what is made in Python reads no environment

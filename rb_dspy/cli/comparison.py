@@ -43,7 +43,7 @@ def compare_memory(program: BankProgram, name: str, tasks: Sequence[Task], chose
     def on_result(arm: str, result: TaskResult) -> None:
         report = without if arm == without.run_id else with_memory
         report.results.append(result)
-        emit({"memory": "off" if report is without else "on", **result.row()})
+        emit({"memory": "none" if report is without else "bank", **result.row()})
         if report is with_memory:
             before = next((each for each in without.results if each.task.id == result.task.id), None)
             marks = [Text("?") if before is None else _mark(before), _mark(result)]

@@ -32,10 +32,10 @@ def run(
         bool, typer.Option("--new", help="Start a new run, including tasks that the bank has learned from.")
     ] = False,
     memory: Annotated[
-        Literal["on", "frozen", "off", "both"] | None,
+        Literal["bank", "frozen", "none", "both"] | None,
         typer.Option(
-            help="frozen: show lessons, learn nothing; off: neither; both: the same tasks without memory, then with it,"
-            f" nothing is stored; {options.default('run.memory', 'on')}"
+            help="bank: show lessons and learn; frozen: show, do not learn; none: neither; both: none, then bank, side"
+            f" by side, stores nothing; {options.default('run.memory', 'bank')}"
         ),
     ] = None,
     bank: options.Bank = None,
@@ -70,16 +70,16 @@ def run(
         with limits:
             compare_memory(built, found.name, todo, chosen)
         return
-    off = chosen.run.memory == "off"
-    if off:
+    none = chosen.run.memory == "none"
+    if none:
         built.retrieve.config = built.retrieve.config.model_copy(update={"k": 0})
     place: dict[str, Any] = {"scope": chosen.bank.scope, "embedder": chosen.bank.embedder, "trust": chosen.trust}
-    url, create = None if off else chosen.bank.url, chosen.run.memory != "frozen"
+    url, create = None if none else chosen.bank.url, chosen.run.memory != "frozen"
     with MemoryBank.open(url, create=create, **place) as opened, limits:
         journal = Folder.of(chosen.bank.url)
         head |= {"bank": without_secrets(chosen.bank.url) if journal.path == NO_FILE else ""}
         record = None if new else journal.unfinished(**head)
-        skips = opened.seen_tasks() if chosen.run.memory == "on" and not new and found.text is None else ()
+        skips = opened.seen_tasks() if chosen.run.memory == "bank" and not new and found.text is None else ()
         todo, left_out = (found.find(record.tasks), 0) if record is not None else found.take(on.number, skips)
         if not todo:
             emit({"run_id": None, "finished": True, "summary": None})
@@ -122,7 +122,7 @@ def _run(
         display.on_result(result)
 
     params = {"seed": chosen.run.seed, "memory": chosen.run.memory}
-    options: Any = {"run_id": record.id, "on_result": on_result, "learn": chosen.run.memory == "on"}
+    options: Any = {"run_id": record.id, "on_result": on_result, "learn": chosen.run.memory == "bank"}
     with ends_on_interrupt(f"learned lessons are stored; run the same command to continue run {record.id}"):
         try:
             with (
@@ -140,7 +140,7 @@ def _print_head(name: str, bank: MemoryBank, record: Record, chosen: Settings) -
     scaled = "" if matts is None else f"  {matts.mode.replace('_', '-')} MaTTS, k = {matts.k}"
     say((name, "bold"), f"  {counted(len(record.tasks), 'task')}{scaled}  ", (record.head["models"], "dim"))
     place = f"bank {without_secrets(chosen.bank.url)}, scope {chosen.bank.scope} · {counted(len(bank), 'lesson')}"
-    notes = {"off": "memory off: no lesson is shown, nothing is learned", "frozen": f"{place}, frozen"}
+    notes = {"none": "no memory: no lesson is shown, nothing is learned", "frozen": f"{place}, frozen"}
     say((f"{notes.get(chosen.run.memory, place)} · run {record.id}", "dim"))
     if record.rows:
         say((f"continues this run: {len(record.done)} of {counted(len(record.tasks), 'task')} are done", "yellow"))
@@ -170,7 +170,7 @@ def _print_end(report: RunReport, record: Record, bank: MemoryBank, chosen: Sett
     if summary.scaling is not None:
         print_scaling(summary.scaling)
     place = options.bank_options(chosen.bank)
-    if chosen.run.memory != "off":
+    if chosen.run.memory != "none":
         say(f"\n{counted(len(bank), 'lesson')} in bank {without_secrets(chosen.bank.url)}, scope {chosen.bank.scope}")
     if any(row["learned"] for row in rows):
         back = (f"rb-dspy bank rollback run:{record.id}{place}", "bold")

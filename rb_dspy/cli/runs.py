@@ -88,7 +88,7 @@ def compare(before: RunArgument, after: RunArgument, bank: options.Bank = None, 
         raise InputError(
             f"runs {runs[0].id} and {runs[1].id} have no scored task in common; choose two runs of the same tasks"
         )
-    learning = any(each.head["memory"] == "on" for each in runs)
+    learning = any(each.head["memory"] == "bank" for each in runs)
     errors = [[(id, 0) for id in both if broke(each.rows[id])] for each in runs]
     before_after = [{id: [each[id]] for id in both} for each in scores]
     found = paired(*before_after, errors_before=errors[0], errors_after=errors[1], streams=learning)

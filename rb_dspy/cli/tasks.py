@@ -118,21 +118,22 @@ def compile_streams(found: Source, n: int | None) -> Streams:
     ``n``: tasks of all three together; None: all of a file, ``COMPILED`` of a named stream.
     """
     from rb_dspy.plugins import family_attribute
-    from rb_dspy.stream import COMPILE_SHARES, SPLITS, Streams, TaskStream, split_streams
+    from rb_dspy.stream import COMPILE_SHARES, Streams, TaskStream, split_streams
 
     if found.stream is not None:
         return split_streams(task_stream(found, n), seed=found.config.seed)
     parts: dict[str, Any] = {}
     known: set[str] = set()
     config, seed = found.config, found.config.seed
-    for part, split in SPLITS.items():
-        count = max(1, round(COMPILE_SHARES[part] * (n or COMPILED)))
+    shares: Any = COMPILE_SHARES.items()
+    for part, share in shares:
+        count = max(1, round(share * (n or COMPILED)))
         tried: list[tuple[set[str], int, TaskStream]] = []
         for each in range(seed, seed + WORLDS):
-            tasks = TaskStream.named(found.name, n=count, seed=each, split=split, templates=config.templates)
+            tasks = TaskStream.named(found.name, n=count, seed=each, split=part, templates=config.templates)
             if not len(tasks):
                 raise InputError(
-                    f"{found.name}: no task in its split {split}; choose another stream, or a file of tasks"
+                    f"{found.name}: no task in its split {part}; choose another stream, or a file of tasks"
                 )
             lessons = family_attribute(tasks[0].env, "lessons", lambda _: ())
             facts = {draft.content for draft in lessons(tasks.tasks)}

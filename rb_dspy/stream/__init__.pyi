@@ -19,4 +19,4 @@ from .stream import (
     named_tasks as named_tasks,
     stream_names as stream_names,
 )
-from .templates import SHARES as SHARES, SPLITS as SPLITS, split_templates as split_templates
+from .templates import SHARES as SHARES, split_templates as split_templates

@@ -10,21 +10,18 @@ from rb_dspy.errors import InputError
 from rb_dspy.plugins import family_attribute
 from rb_dspy.protocols import Fold
 
-SHARES: dict[Split, float] = {"compile": 0.3, "dev": 0.15, "stream": 0.35, "held-out": 0.2}
+SHARES: dict[Split, float] = {"compile": 0.3, "dev": 0.15, "stream": 0.35, "held_out": 0.2}
 """Split of a named stream -> its share of the family's templates; templates in folds are not counted."""
 
-SPLITS: dict[str, Split] = {"compile": "compile", "dev": "dev", "held_out": "held-out"}
-"""Part of ``Streams`` -> the split of a named stream that fills it."""
-
-PARTS: dict[Fold, str] = {"train": "compile", "dev": "dev", "test": "held_out"}
-"""Fold -> the part of ``Streams`` that gets all of it."""
+PARTS: dict[Fold, Split] = {"train": "compile", "dev": "dev", "test": "held_out"}
+"""Fold of a family -> the split, and the part of ``Streams``, that gets all of it."""
 
 
 def split_templates(templates: Sequence[str], split: Split, *, env: str = "") -> list[str]:
     """Return the templates of ``split``, in their order; the splits are disjoint and cover all templates.
 
     They are drawn with a fixed seed, so a template stays in its split across runs and machines. Templates for which the
-    family ``env`` states a fold are not drawn: train goes to ``compile``, dev to ``dev``, test to ``held-out``.
+    family ``env`` states a fold are not drawn: train goes to ``compile``, dev to ``dev``, test to ``held_out``.
 
     Raises:
         InputError: The split is unknown, or the folds leave no template for it.
@@ -34,7 +31,7 @@ def split_templates(templates: Sequence[str], split: Split, *, env: str = "") ->
     if split not in SHARES:
         raise InputError(f"unknown split {split!r}; expected all, {', '.join(SHARES)}")
     folds = {template: fold_of(env, template) for template in templates}
-    places = {template: SPLITS[PARTS[fold]] for template, fold in folds.items() if fold is not None}
+    places = {template: PARTS[fold] for template, fold in folds.items() if fold is not None}
     drawn = sorted(set(templates) - set(places))
     random.Random("rb_dspy template split").shuffle(drawn)
     start = 0.0
@@ -46,7 +43,7 @@ def split_templates(templates: Sequence[str], split: Split, *, env: str = "") ->
     if not chosen and any(folds.values()):
         raise InputError(
             f"the split {split!r} has no template: {env} splits its tasks by folds (train is compile, dev is dev, test"
-            " is held-out); choose one of these, or other templates"
+            " is held_out); choose one of these, or other templates"
         )
     return chosen
 

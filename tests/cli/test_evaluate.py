@@ -172,5 +172,7 @@ def test_an_agent_that_cannot_be_used_is_refused_before_anything_is_paid(sums: A
     code, _, err = sums("evaluate", "sums.jsonl", "--no-track", "--agent", "my_agent.py:mine")
     assert "not of a file: my_agent:mine" in " ".join(err.split())
     assert served.prompts == []
-    code, _, err = sums("run", "sums.jsonl", "--agent", "my_agent:mine", "--score", "my_agent:right", "--memory", "off")
+    code, _, err = sums(
+        "run", "sums.jsonl", "--agent", "my_agent:mine", "--score", "my_agent:right", "--memory", "none"
+    )
     assert code == 0, err

@@ -115,7 +115,7 @@ def test_one_question_is_asked_as_often_as_it_is_given(cli: Any, served: Served)
 
 def test_without_learning_tasks_are_repeated_and_nothing_is_stored(cli: Any, served: Served) -> None:
     for _ in range(2):
-        assert [row["task"] for row in run(cli, "--memory", "off")[:-1]] == IDS
+        assert [row["task"] for row in run(cli, "--memory", "none")[:-1]] == IDS
     assert set(asked(served)) == {"agent"}
     assert not Path("rb-bank.sqlite").exists()
     assert run(cli)[-1]["finished"]
@@ -260,7 +260,7 @@ def test_an_interrupted_run_and_its_continuation_are_one_run(
 
 
 def test_a_run_without_learning_is_continued_unless_settings_differ_or_it_is_new(cli: Any, served: Served) -> None:
-    off = ("--memory", "off")
+    off = ("--memory", "none")
     assert ended_at(cli, served, "agent", signal.SIGINT, *off)[0] == 130
     (record,) = Path("rb-bank.sqlite.runs").glob("*.jsonl")
     for change in ("--set", "program.act.max_steps=3"), ("--set", "backbones.agent.model=openai/other"), ("--new",):
@@ -307,7 +307,7 @@ def test_what_was_learned_when_the_process_ended_before_its_row_is_in_the_record
 
 
 def test_runs_are_shown_and_compared(cli: Any) -> None:
-    run(cli, "--memory", "off")
+    run(cli, "--memory", "none")
     run(cli)
     off, on = (each["run_id"] for each in lines(cli("runs", "list", "--json")[1]))
     for args in (["list"], ["show", off[:6]], ["show", "last"], ["compare", off, on]):
@@ -341,7 +341,7 @@ def test_prompts_of_a_file_are_used(cli: Any, served: Served, tmp_path: Path) ->
 
 
 def test_a_task_that_broke_is_not_solved_in_a_comparison(cli: Any, served: Served) -> None:
-    run(cli, "--memory", "off")
+    run(cli, "--memory", "none")
     served.refuse = lambda prompt: 400 if "What is 2 and" in prompt.text else None
     last = run(cli)[-1]
     assert (last["summary"]["solved"], last["summary"]["scored"], last["summary"]["broke"]) == (1, 3, 1)

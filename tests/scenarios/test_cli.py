@@ -51,7 +51,7 @@ def test_both_runs_the_same_tasks_without_and_with_memory_and_stores_nothing(cli
     code, out, _ = cli(*RUN, "--memory", "both", "--json")
     *rows, last = lines(out)
     assert [(row["memory"], row["task"]) for row in rows] == [
-        (on, each["id"]) for on in ("off", "on") for each in TASKS
+        (on, each["id"]) for on in ("none", "bank") for each in TASKS
     ]
     assert (last["comparison"]["without"], last["comparison"]["with"], last["comparison"]["judge_right"]) == (2, 2, 2)
     assert not list(Path().glob("*.sqlite"))

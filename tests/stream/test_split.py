@@ -246,7 +246,7 @@ def test_splits_of_templates_are_a_partition_in_order(count: int, order: random.
 
 def test_templates_with_folds_go_where_their_fold_goes() -> None:
     known = environment_family("twc").templates()
-    for split, fold in (("compile", "train"), ("dev", "dev"), ("held-out", "test")):
+    for split, fold in (("compile", "train"), ("dev", "dev"), ("held_out", "test")):
         chosen = split_templates(known, split, env="twc")  # type: ignore[arg-type]
         assert chosen == [name for name in known if name.endswith(f"/{fold}")]
     with pytest.raises(InputError):

@@ -422,9 +422,9 @@ def test_a_named_stream_is_that_of_its_seed() -> None:
 
 
 def test_a_named_stream_is_made_as_it_is_asked_for_of_the_templates_of_its_split() -> None:
-    first = next(named_tasks("reasoning-gym-small", split="held-out"))
-    assert first == TaskStream.named("reasoning-gym-small", n=1, split="held-out")[0]
-    assert first.template in split_templates(PRESETS["reasoning-gym-small"][1], "held-out")
+    first = next(named_tasks("reasoning-gym-small", split="held_out"))
+    assert first == TaskStream.named("reasoning-gym-small", n=1, split="held_out")[0]
+    assert first.template in split_templates(PRESETS["reasoning-gym-small"][1], "held_out")
     assert len(TaskStream.named("reasoning-gym-small", n=3, templates=[])) == 0
 
 
