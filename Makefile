@@ -20,7 +20,7 @@ LOCKED  := $(STAMPS)/locked-$(call key,cat $(LOCKS))
 PACKAGE := $(STAMPS)/package-$(call key,cat pyproject.toml)
 stamp   = @mkdir -p $(STAMPS) && rm -f $(STAMPS)/$(1)-* && touch $@
 
-.PHONY: help run test stress check setup bfcl lock clean
+.PHONY: help run test stress check docs setup bfcl lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo 'make test    set up, fetch the small test model, run all tests              (ARGS="..." goes to pytest)'
 	@echo 'make stress  all tests, with random examples, many kills and real models    (ARGS="..." goes to pytest)'
 	@echo 'make check   lint, formatting, types, floors'
+	@echo 'make docs    write the reference in docs/command-line.md from the help of the commands'
 	@echo 'make setup   only the virtual environment in $(VENV): locked dependencies and this package'
 	@echo 'make bfcl    install the package bfcl-eval, for the environment bfcl (make test does it too)'
 	@echo 'make lock    pin the dependencies of pyproject.toml again, with as few changes as possible (UPGRADE=1: the newest versions)'
@@ -58,6 +59,12 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+REFERENCE := $(BIN)/typer rb_dspy.cli.main utils docs --name rb-dspy --title 'All commands and options'
+
+docs: setup
+	@sed -i.old '/^<!-- `make docs`/q' docs/command-line.md && rm docs/command-line.md.old
+	@{ echo; $(REFERENCE); } >>docs/command-line.md
 
 setup: $(PACKAGE)
 

@@ -52,7 +52,7 @@ def blocks(text: str, language: str) -> list[str]:
 def commands(text: str) -> Iterator[list[str]]:
     """What stands after ``rb-dspy`` wherever a page calls it."""
     shown = "\n".join(blocks(text, "")).replace("\\\n", " ").splitlines()
-    for line in [*shown, *re.findall(r"`(rb-dspy [^`]+)`", text)]:
+    for line in [*shown, *re.findall(r"(?<!# )`(rb-dspy [^`]+)`", text)]:
         if line.startswith("rb-dspy "):
             yield shlex.split(line, comments=True)[1:]
 
@@ -124,6 +124,13 @@ def test_every_command_is_on_the_page_of_commands() -> None:
     known = [each for name, command in GROUP.commands.items() for each in there_are(name, command)]
     assert len(known) > 20
     assert sorted(listed()) == sorted(known)
+
+
+def test_the_reference_is_what_the_help_says() -> None:
+    written = PAGES["docs/command-line.md"].partition("\n# All commands and options\n")[2]
+    made = [sys.executable, "-m", "typer", "rb_dspy.cli.main", "utils", "docs", "--name", "rb-dspy"]
+    done = subprocess.run(made, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert written == done.stdout.removeprefix("# `rb-dspy`\n"), "run make docs"
 
 
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if blocks(text, "toml")])

@@ -25,11 +25,11 @@ _SOURCES = 5
 """Maximum number of source experiences shown for a lesson."""
 
 
-@app.command("list")
+@app.command("list", epilog="Example: `rb-dspy bank list --last 5`")
 @options.shared
 def list_items(
     on: options.OnBank,
-    last: Annotated[int | None, typer.Option("--last", min=1, help="Only the newest N.")] = None,
+    last: Annotated[int | None, typer.Option("--last", min=1, metavar="N", help="Only the newest N.")] = None,
     experiences: Annotated[
         bool, typer.Option("--experiences", help="List experiences, including those without lessons.")
     ] = False,
@@ -87,7 +87,7 @@ def _list_held(found: Sequence[HeldItem]) -> None:
     say("approve them with rb-dspy bank approve ID, or reject them" if found else "no lesson is held")
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy bank origins`")
 @options.shared
 def origins(on: options.OnBank) -> None:
     """List where the lessons come from, how far each origin is trusted, and how often its lessons were shown."""
@@ -106,7 +106,7 @@ def origins(on: options.OnBank) -> None:
         say("this scope is empty; rb-dspy run fills it")
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy bank show 3f9a`")
 @options.shared
 def show(
     on: options.OnBank,
@@ -122,12 +122,14 @@ def show(
             _show_experience(found, opened)
 
 
-@app.command()
+@app.command(epilog='Example: `rb-dspy bank search "Which team owns quartz?" -k 3`')
 @options.shared
 def search(
     on: options.OnBank,
     query: Annotated[str, typer.Argument(help="The text of a task.")],
-    k: Annotated[int | None, typer.Option("-k", min=1, help="Number of results; default: program.retrieve.k.")] = None,
+    k: Annotated[
+        int | None, typer.Option("-k", min=1, metavar="N", help="Number of results; default: program.retrieve.k.")
+    ] = None,
     unit: Annotated[
         Literal["item", "experience"] | None,
         typer.Option(help="Match lessons (item) or tasks (experience); default: program.retrieve.unit."),
@@ -161,7 +163,7 @@ def search(
         say("nothing found")
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy bank stats --bank lessons.sqlite`")
 @options.shared
 def stats(on: options.OnBank) -> None:
     """Show counts, sizes, the embedder, and the scopes of the bank."""
@@ -176,7 +178,7 @@ def stats(on: options.OnBank) -> None:
     out.print(shown)
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy bank pending --learn`")
 @options.shared
 def pending(on: options.OnBank) -> None:
     """List pending rollouts, which are not learned from yet, oldest first; rb-dspy learn learns from them."""

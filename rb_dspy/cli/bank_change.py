@@ -35,7 +35,7 @@ _LISTED = 20
 """Maximum number of experiences, and of lessons, listed for a removal."""
 
 
-@app.command()
+@app.command(epilog='Example: `rb-dspy bank add "Refunds" "Above 50 euros a refund needs a manager."`')
 @options.shared
 def add(
     on: options.OnBank,
@@ -49,7 +49,7 @@ def add(
         _print_item(opened.add(title, content, description, origin))
 
 
-@app.command()
+@app.command(epilog='Example: `rb-dspy bank edit 3f9a --content "Above 80 euros." --note "new rule"`')
 @options.shared
 def edit(
     on: options.OnBank,
@@ -67,7 +67,7 @@ def edit(
     _print_item(item)
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy bank approve 3f9a`")
 @options.shared
 def approve(
     on: options.OnBank,
@@ -80,7 +80,7 @@ def approve(
     say(f"approved: {_name(found)}")
 
 
-@app.command()
+@app.command(epilog='Example: `rb-dspy bank reject 3f9a --note "wrong since May"`')
 @options.shared
 def reject(
     on: options.OnBank,
@@ -92,7 +92,7 @@ def reject(
         _remove(opened, partial(opened.reject, id, note=note), dry_run=False)
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy bank delete 3f9a --dry-run`")
 @options.shared
 def delete(
     on: options.OnBank,
@@ -108,7 +108,7 @@ def delete(
         _remove(opened, partial(opened.delete, id, note=note), dry_run=dry_run)
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy bank rollback run:7c1e02a4d9b3 --dry-run`")
 @options.shared
 def undelete(
     on: options.OnBank,
@@ -140,7 +140,7 @@ def rollback(
         _remove(opened, remove, dry_run=dry_run, asks=not yes)
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy bank purge origin:mail:ann`")
 @options.shared
 def purge(
     on: options.OnBank,
@@ -167,7 +167,7 @@ def purge(
     say(("permanently deleted: ", "bold"), _counts(removal) or nothing)
 
 
-@app.command("export")
+@app.command("export", epilog="Example: `rb-dspy bank export lessons.jsonl`")
 @options.shared
 def export_(
     on: options.OnBank,
@@ -189,7 +189,7 @@ def export_(
     say(f"{counted(number, 'experience')} written to {file}{left}")
 
 
-@app.command("import")
+@app.command("import", epilog="Example: `rb-dspy bank import lessons.jsonl --own`")
 @options.shared
 def import_(
     on: options.OnBank,
@@ -224,7 +224,7 @@ def import_(
     say(f"{counted(new, 'experience')} imported into {without_secrets(chosen.url)}, scope {chosen.scope}{others}")
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy bank backup copy.sqlite`")
 @options.shared
 def copy(
     source: Annotated[str, typer.Argument(metavar="FROM", help="The bank's file, or postgresql://user@host/database.")],
@@ -257,7 +257,7 @@ def backup(
     say(f"{file} is a copy of {url}")
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy bank restore copy.sqlite`")
 @options.shared
 def restore(
     copy: Annotated[str, typer.Argument(help="A copy of a bank's file; it is not changed.")],
@@ -274,7 +274,7 @@ def restore(
     say(f"{url} is restored from {copy}{f'; the old file is {aside}' if aside else ''}")
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy bank reindex --embedder minilm`")
 @options.shared
 def reindex(
     on: options.OnBank,
@@ -292,7 +292,7 @@ def reindex(
     say(f"{counted(made, 'vector')} computed{hint}")
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy bank doctor`")
 @options.shared
 def doctor(on: options.OnBank) -> None:
     """Check the whole bank; reports each problem and its fix. Exits with 6 if there is a problem."""

@@ -34,9 +34,13 @@ if TYPE_CHECKING:
 @options.shared
 def compile_(
     on: options.OnTasks,
-    optimizer: Annotated[str, typer.Option(help="gepa, miprov2, simba, bootstrap or bootstrap_rs.")] = "gepa",
+    optimizer: Annotated[
+        str, typer.Option(metavar="NAME", help="gepa, miprov2, simba, bootstrap or bootstrap_rs.")
+    ] = "gepa",
     step: Annotated[Literal["all", "judge", "select", "agent"], typer.Option(help="One step, or all.")] = "all",
-    budget: Annotated[int, typer.Option(min=1, help="Metric calls: examples that the search may run and score.")] = 100,
+    budget: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Metric calls: examples that the search may run and score.")
+    ] = 100,
     reflection: Annotated[
         str | None,
         typer.Option(
@@ -44,9 +48,9 @@ def compile_(
             help="Model or role that proposes prompts; default: backbones.reflection, else the agent's.",
         ),
     ] = None,
-    orders: Annotated[int, typer.Option(min=1, help="Number of task orders in scoring.")] = 8,
-    window: Annotated[int | None, typer.Option(min=1, help="Tasks in each example of --step all.")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Examples run in parallel.")] = 1,
+    orders: Annotated[int, typer.Option(min=1, metavar="N", help="Number of task orders in scoring.")] = 8,
+    window: Annotated[int | None, typer.Option(min=1, metavar="N", help="Tasks in each example of --step all.")] = None,
+    threads: Annotated[int, typer.Option(min=1, metavar="N", help="Examples run in parallel.")] = 1,
     save: Annotated[Path, typer.Option("--save", metavar="FILE", help="File for the result.")] = Path("program.json"),
     register: Annotated[
         str | None, typer.Option(metavar="NAME", help="Register the result in MLflow, as champion if it improved.")

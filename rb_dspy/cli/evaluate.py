@@ -29,7 +29,8 @@ def evaluate(
     arms: Annotated[
         str,
         typer.Option(
-            help="Memory modes to compare: none, bank, placebo, shuffled, raw, success_only, true_verdicts, oracle."
+            metavar="A,B",
+            help="Memory modes to compare: none, bank, placebo, shuffled, raw, success_only, true_verdicts, oracle.",
         ),
     ] = ARMS,
     models: Annotated[
@@ -40,10 +41,12 @@ def evaluate(
         ),
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(help="The arm to compare with; default: the arm none, else the first.")
+        str | None, typer.Option(metavar="ARM", help="The arm to compare with; default: the arm none, else the first.")
     ] = None,
-    orders: Annotated[int, typer.Option(min=1, help="Number of task orders; fewer than 8 are exploratory.")] = ORDERS,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Streams run in parallel.")] = 1,
+    orders: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Number of task orders; fewer than 8 are exploratory.")
+    ] = ORDERS,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Streams run in parallel.")] = 1,
     lessons: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Lessons for the arm oracle, as JSON Lines with title and content."),
@@ -53,7 +56,10 @@ def evaluate(
     ] = False,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Folder of results and report; continues an evaluation there. Default: rb-evaluations/..."),
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder of results and report; continues an evaluation there. Default: rb-evaluations/...",
+        ),
     ] = None,
     bank: options.StartBank = None,
     scope: options.Scope = None,

@@ -23,7 +23,7 @@ app = typer.Typer(no_args_is_help=True, help="Stored evaluations: their tasks, t
 Place = Annotated[str, typer.Argument(metavar="FOLDER", help="Folder of an evaluation, or a postgresql:// URL.")]
 
 
-@app.command("list")
+@app.command("list", epilog="Example: `rb-dspy evaluations list`")
 @options.shared
 def list_evaluations(folder: Annotated[Path, typer.Argument(help="The folder of their folders.")] = FOLDER) -> None:
     """List the evaluations in a folder, oldest first."""
@@ -40,7 +40,7 @@ def list_evaluations(folder: Annotated[Path, typer.Argument(help="The folder of 
     out.print(shown) if found else say(f"{folder}: no evaluations yet; rb-dspy evaluate starts one")
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy evaluations show rb-evaluations/desk --rows rows.csv`")
 @options.shared
 def show(
     place: Place,

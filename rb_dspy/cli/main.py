@@ -37,18 +37,28 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Agents that learn from their own successes and failures.",
 )
-app.command()(run.run)
-app.command()(evaluate.evaluate)
-app.command()(work.work)
-app.command()(bank.learn)
-app.command("compile")(compile.compile_)
+
+
+def _examples(*lines: str) -> str:
+    return "\n\n".join(["Examples:", *(f"- `rb-dspy {line}`" for line in lines)])
+
+
+_RUN = "run tasks.jsonl --bank lessons.sqlite", "run directory -n 16 --memory both", 'run --task "Who owns quartz?"'
+_OWN = "evaluate tasks.jsonl --agent my_agent:mine --score my_agent:right"
+_EVALUATE = "evaluate tasks.jsonl --screen", "evaluate tasks.jsonl --arms none,bank,raw --jobs 4", _OWN
+_COMPILE = "compile tasks.jsonl --step judge --budget 60", "compile tasks.jsonl --optimizer miprov2 --register desk"
+app.command(epilog=_examples(*_RUN))(run.run)
+app.command(epilog=_examples(*_EVALUATE))(evaluate.evaluate)
+app.command(epilog="Example: `rb-dspy work postgresql://me@host/evaluations --jobs 24`")(work.work)
+app.command(epilog="Example: `rb-dspy learn --bank lessons.sqlite`")(bank.learn)
+app.command("compile", epilog=_examples(*_COMPILE))(compile.compile_)
 app.add_typer(evaluations.app, name="evaluations")
 app.add_typer(runs.app, name="runs")
 app.add_typer(bank.app, name="bank")
 app.add_typer(programs.app, name="programs")
 app.add_typer(models.app, name="models")
-app.command()(envs.envs)
-app.command("config")(config.config)
+app.command(epilog="Example: `rb-dspy envs directory`")(envs.envs)
+app.command("config", epilog="Example: `rb-dspy config program.retrieve`")(config.config)
 
 
 def _version(wanted: bool) -> None:

@@ -20,7 +20,7 @@ _MAX_TOKENS = 2_000
 """Maximum tokens of an answer to ``check`` if the LM sets none: many models think before they answer."""
 
 
-@app.command("list")
+@app.command("list", epilog="Example: `rb-dspy models list`")
 @options.shared
 def list_models(
     verify: Annotated[bool, typer.Option("--verify", help="Compute the checksums of files; slow.")] = False,
@@ -38,7 +38,7 @@ def list_models(
     out.print(shown)
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy models get qwen2.5-coder-1.5b`")
 @options.shared
 def get(
     name: Annotated[str, typer.Argument(help="A name from rb-dspy models list.")],
@@ -62,7 +62,7 @@ def get(
     say(f"{name} is here: {path}")
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy models check --set agent=openai/gpt-4o-mini`")
 @options.shared
 def check(config: options.Config = None, set_: options.Set = None) -> None:
     """Call the model of each role once; shows its answer and time, or the problem."""

@@ -20,7 +20,7 @@ app = typer.Typer(no_args_is_help=True, help="Compiled programs in MLflow: versi
 NameArgument = Annotated[str, typer.Argument(help="Name of a registered program.")]
 
 
-@app.command("list")
+@app.command("list", epilog="Example: `rb-dspy programs list`")
 @options.shared
 def list_programs(
     name: Annotated[str | None, typer.Argument(help="Only the versions of this program.")] = None,
@@ -41,7 +41,7 @@ def list_programs(
     out.print(shown) if found else say("no program is registered; rb-dspy programs register NAME FILE registers one")
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy programs show desk`")
 @options.shared
 def show(
     name: NameArgument,
@@ -73,7 +73,7 @@ def show(
     say(("\nuse it: ", "dim"), f"rb-dspy run TASKS --program models:/{each.name}/{each.version}")
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy programs register desk program.json`")
 @options.shared
 def register(
     name: Annotated[str, typer.Argument(help="Name; an existing program of this name gets a new version.")],
@@ -107,7 +107,7 @@ def register(
         say("make it the champion anyway: ", (f"rb-dspy programs promote {name} {number} --force", "bold"))
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy programs promote desk 2`")
 @options.shared
 def promote(
     name: NameArgument,

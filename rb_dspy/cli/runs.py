@@ -18,7 +18,7 @@ RunArgument = Annotated[
 ]
 
 
-@app.command("list")
+@app.command("list", epilog="Example: `rb-dspy runs list`")
 @options.shared
 def list_runs(bank: options.Bank = None, config: options.Config = None) -> None:
     """List runs, oldest first."""
@@ -39,7 +39,7 @@ def list_runs(bank: options.Bank = None, config: options.Config = None) -> None:
     out.print(shown) if every else say(f"{journal}: no runs yet; rb-dspy run starts one")
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy runs show last`")
 @options.shared
 def show(run: RunArgument, bank: options.Bank = None, config: options.Config = None) -> None:
     """Show one run: its summary, and a line for each task."""
@@ -68,7 +68,7 @@ def show(run: RunArgument, bank: options.Bank = None, config: options.Config = N
     print_summary(counts, len(found.tasks))
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy runs compare 3935 last`")
 @options.shared
 def compare(before: RunArgument, after: RunArgument, bank: options.Bank = None, config: options.Config = None) -> None:
     """Compare two runs on their common tasks: the difference, with a paired 95 % interval."""

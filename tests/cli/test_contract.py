@@ -40,6 +40,7 @@ def test_help_explains_every_option(name: str, capsys: pytest.CaptureFixture[str
     assert main([*name.split(), "--help"]) == 0
     assert "Usage" in capsys.readouterr().out
     assert COMMANDS[name].help
+    assert f"Example: `rb-dspy {name}" in COMMANDS[name].epilog or f"- `rb-dspy {name} " in COMMANDS[name].epilog
     assert [param.name for param in COMMANDS[name].params if getattr(param, "help", "x") is None] == []
 
 
