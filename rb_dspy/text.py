@@ -122,6 +122,13 @@ def cut(text: str, max_tokens: int) -> str:
     return f"{text[:head]}{marker.replace(str(len(text)), str(left_out), 1)}{text[len(text) - tail :]}"
 
 
+def short_number(number: float) -> str:
+    """``950``, ``12.3k``, ``1.2M``."""
+    if number >= 1_000_000:
+        return f"{number / 1_000_000:.1f}M"
+    return f"{number / 1_000:.1f}k" if number >= 10_000 else f"{number:,.0f}"
+
+
 def middle_cut(text: str, limit: int = 160) -> str:
     """``text`` on one line, cut in its middle if it is longer than ``limit``: the end often decides."""
     line = " ".join(text.split())

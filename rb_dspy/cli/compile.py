@@ -15,12 +15,10 @@ from rb_dspy.cli.output import (
     confirm_cost,
     emit,
     ends_on_interrupt,
-    err,
     library_log,
     out,
     print_diff,
     say,
-    short_number,
     table,
     usage_table,
 )
@@ -95,20 +93,18 @@ def compile_(
         say((found.name, "bold"), f"  {optimizer}, step {step}, {counted(budget, 'metric call')}")
         say((str(plan), "dim"))
         if asks:
-            with err.status("measuring two tasks …"):
+            with bar("measuring two tasks"):
                 plan = measure_compile(plan, built, streams, bank=start, embedder=chosen.bank.embedder)
             say((f"measured: at most {plan.calls:,} calls, {plan.tokens:,} tokens{plan.price}", "dim"))
         confirm_cost(plan.calls or 0, yes=not asks)
         with (
             ends_on_interrupt("answers are in DSPy's cache; run the same command to continue"),
             tracking.compile_run(Path(found.name).stem, built, streams, params={"seed": chosen.run.seed}) as tracked,
-            bar(budget) as show,
+            bar("compiling") as show,
         ):
 
             def on_progress(progress: Progress) -> None:
-                tokens = sum(used.prompt_tokens + used.completion_tokens for used in progress.usage.values())
-                best = "" if progress.best is None else f" · best {progress.best:.2f}"
-                show(progress.done, progress.total, f"{progress.phase}{best} · {short_number(tokens)} tokens")
+                show(progress)
                 tracked.on_progress(progress)
 
             with library_log(log):

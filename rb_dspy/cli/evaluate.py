@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rb_dspy.cli import options
-from rb_dspy.cli.output import bar, command_line, confirm_cost, emit, ends_on_interrupt, err, out, say, short_number
+from rb_dspy.cli.output import bar, command_line, confirm_cost, emit, ends_on_interrupt, out, say
 from rb_dspy.errors import InputError
-from rb_dspy.text import counted
 
 if TYPE_CHECKING:
     from rb_dspy.config import Settings
@@ -103,20 +102,20 @@ def evaluate(
         say((found.name, "bold"), f"  {', '.join(sides)}")
         say((f"{estimate}; results in {place}", "dim"))
         if estimate.calls is None and asks:
-            with ends_on_interrupt(f"results are in {place}; the same command continues"), err.status("measuring …"):
-                estimate = evaluation.measure(sides, stream, **shared, **given, jobs=jobs, folder=place)
+            with ends_on_interrupt(f"results are in {place}; the same command continues"), bar("measuring") as show:
+                estimate = evaluation.measure(
+                    sides, stream, **shared, **given, jobs=jobs, folder=place, on_progress=show
+                )
             say((str(estimate), "dim"))
         confirm_cost(estimate.calls or 0, yes=not asks)
         with (
             ends_on_interrupt(f"results are in {place}; the same command continues"),
             tracker(chosen, on.track).evaluation_run(stream.name, stream) as tracked,
-            bar(plan.total) as show,
+            bar("evaluating") as show,
         ):
 
             def on_progress(progress: evaluation.Progress) -> None:
-                errors = f", {counted(progress.errors, 'error')}" if progress.errors else ""
-                about = f"{progress.arm}, order {progress.order + 1} · {short_number(progress.tokens)} tokens{errors}"
-                show(progress.done, progress.total, about)
+                show(progress)
                 tracked.on_progress(progress)
 
             report = evaluation.evaluate(

@@ -6,8 +6,9 @@ import json
 import os
 import shlex
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.errors import InputError, StorageError
+from rb_dspy.pace import Pace, Step
 from rb_dspy.redaction import redact, without_secrets
-from rb_dspy.text import printable
+from rb_dspy.text import printable, short_number as short_number
 
 
 class SafeConsole(Console):
@@ -40,6 +42,8 @@ class SafeConsole(Console):
             super().print(*objects, **options)
 
 
+SECONDS = 30.0
+"""Time between two lines of progress."""
 MANY_CALLS = 1_000
 """Number of language model calls above which the user must confirm."""
 
@@ -115,13 +119,6 @@ def print_rollout(trajectory: Any) -> None:
     out.print(grid)
 
 
-def short_number(number: float) -> str:
-    """``950``, ``12.3k``, ``1.2M``."""
-    if number >= 1_000_000:
-        return f"{number / 1_000_000:.1f}M"
-    return f"{number / 1_000:.1f}k" if number >= 10_000 else f"{number:,.0f}"
-
-
 def usage_table(usage: Any) -> Table:
     """Calls, tokens and seconds by role."""
     numbers = ("calls", "prompt tokens", "output tokens", "seconds")
@@ -162,16 +159,39 @@ def ends_on_interrupt(text: str) -> Iterator[None]:
 
 
 @contextmanager
-def bar(total: int) -> Iterator[Callable[[int, int, str], None]]:
-    """Show a progress bar on a terminal. Yields a function ``(done, total, about)`` that updates it."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def bar(about: str) -> Iterator[Callable[[Step], None]]:
+    """Show progress: a bar on a terminal, else a line every ``SECONDS``; as JSON on standard output with ``--json``.
 
-    text = TextColumn("{task.description}", markup=False)
-    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), text, TimeElapsedColumn())
+    Yields the function that is called with each report.
+    """
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    pace, ended = Pace(about), threading.Event()
     terminal = SafeConsole(file=sys.stderr, highlight=False)  # also while stderr is redirected
+    lines = sys.stdout if out.quiet else sys.stderr
+
+    def tell() -> None:
+        while not ended.wait(SECONDS):
+            with suppress(OSError):
+                print(json.dumps(pace.row()) if out.quiet else pace, file=lines, flush=True)
+
+    columns = (BarColumn(bar_width=16), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bars:
-        task = bars.add_task("", total=total)
-        yield lambda done, total, about: bars.update(task, completed=done, total=total, description=about)
+        task = bars.add_task(about, total=None)
+
+        def show(step: Step) -> None:
+            pace(step)
+            bars.update(task, completed=step.done, total=step.total, description=str(pace))
+
+        teller = threading.Thread(target=tell, daemon=True)
+        if out.quiet or not terminal.is_terminal:
+            teller.start()
+        try:
+            yield show
+        finally:
+            ended.set()
+            if teller.is_alive():
+                teller.join()
 
 
 @contextmanager

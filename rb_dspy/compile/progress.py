@@ -10,6 +10,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rb_dspy.pace import in_notebook
 from rb_dspy.schema import Usage
 
 
@@ -30,6 +31,16 @@ class Progress:
     """Done in this phase, out of ``total``: metric calls, tasks or examples."""
     total: int = 0
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of all roles so far."""
+        return sum(used.prompt_tokens + used.completion_tokens for used in self.usage.values())
+
+    @property
+    def about(self) -> str:
+        """The phase and the best score, in a few words."""
+        return self.phase if self.best is None else f"{self.phase}, best {self.best:.2f}"
+
 
 OnProgress = Callable[[Progress], object]
 
@@ -39,7 +50,7 @@ class Reporter:
 
     def __init__(self, on_progress: OnProgress | None, budget: int, usage: Callable[[], Usage]) -> None:
         self.best: float | None = None
-        self._on_progress = on_progress
+        self._on_progress = on_progress or in_notebook()
         self._usage = usage
         self._progress = Progress(0, budget, None)
         self._started = time.monotonic()

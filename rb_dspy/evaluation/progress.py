@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from rb_dspy.concurrency import check_cancelled
 from rb_dspy.evaluation.plan import Cell
 from rb_dspy.evaluation.records import Records
+from rb_dspy.pace import in_notebook
 from rb_dspy.stream import TaskResult
+from rb_dspy.text import counted
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,11 @@ class Progress:
     seconds: float
     """Seconds since this call of ``evaluate``."""
 
+    @property
+    def about(self) -> str:
+        """The cell and the errors, in a few words."""
+        return f"{self.arm}, order {self.order + 1}" + (f", {counted(self.errors, 'error')}" if self.errors else "")
+
 
 class Counter:
     """Stores finished tasks, reports progress, and tells threads when to stop."""
@@ -45,7 +52,7 @@ class Counter:
     ) -> None:
         self._total = total
         self._records = records
-        self._on_progress = on_progress
+        self._on_progress = on_progress or in_notebook()
         self._on_result = on_result
         self._started = time.monotonic()
         self._lock = threading.Lock()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rb_dspy.cli import output
 from rb_dspy.testing import Prompt
 from tests.scenarios.world import role_of
 from tests.served import Served, adds, lines, private
@@ -88,6 +90,29 @@ def test_an_interrupted_evaluation_says_how_to_go_on(sums: Any, served: Served) 
     assert (
         len(agents) == report["arms"]["none"]["runs"] + report["arms"]["bank"]["runs"] - 2
     )  # of the tasks that are measured first
+
+
+def test_off_a_terminal_progress_is_a_line_now_and_then_and_says_nothing_of_success(
+    sums: Any, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "SECONDS", 0.02)
+    play = served.play
+
+    def slowly(prompt: Prompt) -> dict[str, Any]:
+        time.sleep(0.02)
+        return play(prompt)
+
+    served.play = slowly
+    code, _, err = sums("evaluate", "sums.jsonl", "--orders", "1", "--no-track", "--folder", "here")
+    assert code == 0, err
+    told = [line for line in err.splitlines() if " of 12 · " in line]
+    assert any(line.endswith(" s left") and " tokens · " in line for line in told), err
+    code, out, err = sums("evaluate", "sums.jsonl", "--orders", "1", "--no-track", "--folder", "there", "--json")
+    *steps, report = lines(out)
+    assert (report["tasks"], err) == (6, "")
+    assert {(*step,) for step in steps} == {("done", "total", "seconds_left", "tokens", "about")}
+    assert [step["done"] for step in steps] == sorted(step["done"] for step in steps)
+    assert any(0 < step["done"] < step["total"] == 12 and step["seconds_left"] and step["tokens"] for step in steps)
 
 
 def test_another_environment_has_another_folder(sums: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
+import types
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -417,6 +419,20 @@ def test_progress_counts_and_says_nothing_of_success(tmp_path: Path) -> None:
     assert {progress.total for progress in seen} == {9}
     assert seen[-1].calls > seen[0].calls
     assert not {"solved", "success", "score"} & set(vars(seen[0]))
+
+
+def test_a_notebook_shows_progress_unless_it_is_shown_otherwise(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["none", "bank"], safes(3), program=program(), orders=1)
+    assert capsys.readouterr().out == ""
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    run(["none", "bank"], safes(3), program=program(), orders=1)
+    shown = capsys.readouterr().out
+    assert [part.split(" · ")[0] for part in shown.split("\r")[1:]] == [f"{done} of 6" for done in range(1, 7)]
+    assert (shown.count("\n"), shown[-1]) == (1, "\n")
+    run(["none", "bank"], safes(3), program=program(), orders=1, on_progress=lambda progress: None)
+    assert capsys.readouterr().out == ""
 
 
 def test_an_estimate_is_measured(tmp_path: Path) -> None:
