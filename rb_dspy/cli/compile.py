@@ -62,6 +62,7 @@ def compile_(
     The tasks need ground truth. To continue an interrupted compile, run the same command again: it makes only the
     model calls that are missing.
     """
+    from rb_dspy.cli.models import preflight
     from rb_dspy.cli.program import reflection_model, start_bank, tracker
     from rb_dspy.cli.tasks import compile_streams
     from rb_dspy.compile.compile import compile_program
@@ -92,6 +93,7 @@ def compile_(
         arguments |= {"embedder": chosen.bank.embedder}
         say((found.name, "bold"), f"  {optimizer}, step {step}, {counted(budget, 'metric call')}")
         say((str(plan), "dim"))
+        preflight(chosen, agent=on.agent is None)
         if asks:
             with bar("measuring two tasks"):
                 plan = measure_compile(plan, built, streams, bank=start, embedder=chosen.bank.embedder)

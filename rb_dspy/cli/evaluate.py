@@ -12,7 +12,7 @@ from rb_dspy.cli.output import bar, command_line, confirm_cost, emit, ends_on_in
 from rb_dspy.errors import InputError
 
 if TYPE_CHECKING:
-    from rb_dspy.config import Settings
+    from rb_dspy.config import BackboneConfig, Settings
     from rb_dspy.evaluation import Arm
     from rb_dspy.matts import BankProgram
 
@@ -72,6 +72,7 @@ def evaluate(
     from rich.markdown import Markdown
 
     from rb_dspy import evaluation
+    from rb_dspy.cli.models import preflight
     from rb_dspy.cli.program import start_bank, tracker
     from rb_dspy.cli.tasks import task_stream
     from rb_dspy.evaluation.identity import stable
@@ -98,6 +99,11 @@ def evaluate(
         stated = describe(plan) | describe_sources(plan, **given)
         place = folder or Path("rb-evaluations") / f"{stream.name}-{stream.digest[:8]}-{stable(stated)[:8]}"
         estimate = evaluation.estimate(sides, stream, **shared, jobs=jobs, folder=place)
+        learning = {arm.memory for arm in sides.values() if arm.learns}
+        if estimate.done < estimate.tasks:
+            settings = [chosen.model_copy(update={"backbones": roles}) for roles in _backbones(chosen, models).values()]
+            judges, teaches = bool(learning - {"true_verdicts"}), bool(learning - {"raw"})
+            preflight(*settings, agent=on.agent is None, judge=judges, teacher=teaches)
         asks = not (yes or out.quiet)
         say((found.name, "bold"), f"  {', '.join(sides)}")
         say((f"{estimate}; results in {place}", "dim"))
@@ -132,18 +138,26 @@ def evaluate(
 def _arms(program: BankProgram, arms: str, models: str | None, bank: Any, chosen: Settings) -> dict[str, Arm]:
     """The arms by name: memory modes, or models as agents of the program; those with memory start from ``bank``."""
     from rb_dspy.backbones import Backbones
-    from rb_dspy.config import BackboneConfig
     from rb_dspy.evaluation import Arm
 
-    names = _names(models or arms.replace("-", "_"))
     if models is None:
-        memories: list[Any] = names
+        memories: list[Any] = _names(arms.replace("-", "_"))
         return {name: Arm(program, name, bank=None if name in ("none", "oracle") else bank) for name in memories}
+    sides = _backbones(chosen, models)
+    return {name: Arm(program, "bank", Backbones.from_settings(roles), bank) for name, roles in sides.items()}
+
+
+def _backbones(chosen: Settings, models: str | None) -> dict[str, dict[str, BackboneConfig]]:
+    """The language models by role, for each of ``models`` as the agent; None: those of the settings."""
+    from rb_dspy.config import BackboneConfig
+
+    if models is None:
+        return {"": chosen.roles}
     agent, sides = chosen.backbones["agent"], {}
-    for name in names:  # a model of the same provider keeps the agent's address and settings
+    for name in _names(models):  # a model of the same provider keeps the agent's address and settings
         same = name.partition("/")[0] == agent.model.partition("/")[0]
         config = agent.model_copy(update={"model": name}) if same else BackboneConfig(model=name)
-        sides[name] = Arm(program, "bank", Backbones.from_settings({**chosen.roles, "agent": config}), bank)
+        sides[name] = {**chosen.roles, "agent": config}
     return sides
 
 

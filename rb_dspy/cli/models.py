@@ -11,8 +11,8 @@ from rich.text import Text
 
 from rb_dspy.cli import options
 from rb_dspy.cli.output import emit, err, out, say, table
-from rb_dspy.config import ROLES, BackboneConfig
-from rb_dspy.errors import BackboneError, RBError
+from rb_dspy.config import ROLES, BackboneConfig, Settings
+from rb_dspy.errors import BackboneError, RBError, UnparseableOutput
 
 app = typer.Typer(no_args_is_help=True, help="Language models: local files, and a check of every role.")
 
@@ -92,7 +92,6 @@ def probe(config: BackboneConfig) -> dict[str, Any]:
     import dspy
 
     from rb_dspy.backbones import Backbones
-    from rb_dspy.backbones.answers import reading
     from rb_dspy.backbones.errors import explain
 
     started = time.perf_counter()
@@ -100,11 +99,52 @@ def probe(config: BackboneConfig) -> dict[str, Any]:
     lm: Any = None
     try:
         lm = Backbones(agent=config).lm("agent")
-        own = lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens")
-        cap = {} if own else {"max_tokens": _MAX_TOKENS}
-        with dspy.context(lm=lm.copy(cache=False, num_retries=0), adapter=reading(lm)):
-            question = "Which colour has a clear sky at noon? Answer in one word."
-            answer = str(dspy.Predict("question: str -> answer: str")(question=question, config=cap).answer).strip()
+        answer = _ask(lm)
     except (RBError, dspy.DSPyError) as exc:
         problem = explain(exc, lm)
     return {"model": config.model, "answer": answer, "seconds": time.perf_counter() - started, "problem": problem}
+
+
+def preflight(*every: Settings, agent: bool = True, judge: bool = True, teacher: bool = True) -> None:
+    """Call each model once that will play a role, before anything is paid for.
+
+    ``agent``: the agent is ours; ``judge``: rollouts are judged; ``teacher``: lessons are written. Raises
+    ``BackboneError`` or ``InfrastructureError`` for the first that does not answer; what it answers does not matter.
+    """
+    import dspy
+
+    from rb_dspy.backbones import Backbones
+    from rb_dspy.backbones.errors import translate
+
+    asked = set[str]()
+    for each in every:
+        mode = each.matts.mode if each.matts and each.matts.k > 1 else "sequential"  # one rollout
+        wanted = {"agent": agent, "judge": judge, "contraster" if mode == "parallel" else "distiller": teacher}
+        if each.program.learn == "one_call" and each.matts is None:
+            wanted["judge"] = False  # the distiller's model judges too
+        for role in (name for name, called in {**wanted, "selector": mode != "sequential"}.items() if called):
+            config = each.roles.get(role, each.roles["agent"])
+            if config.model_dump_json() in asked:
+                continue
+            asked.add(config.model_dump_json())
+            lm = Backbones(agent=config).lm("agent")
+            try:
+                with err.status(Text(f"calling {config.model} …")):
+                    _ask(lm, retries=2)
+            except (RBError, dspy.DSPyError) as exc:
+                problem = translate(exc, role, lm)
+                if not isinstance(problem, UnparseableOutput):
+                    raise problem from None
+
+
+def _ask(lm: Any, retries: int = 0) -> str:
+    """The answer to a small question."""
+    import dspy
+
+    from rb_dspy.backbones.answers import reading
+
+    own = lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens")
+    cap = {} if own else {"max_tokens": _MAX_TOKENS}
+    with dspy.context(lm=lm.copy(cache=False, num_retries=retries), adapter=reading(lm)):
+        question = "Which colour has a clear sky at noon? Answer in one word."
+        return str(dspy.Predict("question: str -> answer: str")(question=question, config=cap).answer).strip()
