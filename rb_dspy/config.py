@@ -19,6 +19,8 @@ Role = Literal["agent", "judge", "distiller", "contraster", "selector"]
 ROLES: tuple[Role, ...] = get_args(Role)
 Split = Literal["all", "compile", "dev", "stream", "held_out"]
 MattsMode = Literal["parallel", "sequential", "best_of_n", "vanilla"]
+MemoryMode = Literal["none", "placebo", "shuffled", "raw", "bank", "success_only", "true_verdicts", "oracle"]
+CompileStep = Literal["all", "judge", "select", "agent"]
 
 Temperature = Annotated[float, Field(ge=0, le=2)]
 DEFAULT_MODEL = "local/qwen2.5-coder-1.5b"
@@ -355,6 +357,42 @@ class RunConfig(_Config):
     not learn; ``both``: none, then bank, side by side, from an empty bank that is not stored."""
 
 
+class EvaluateConfig(_Config):
+    """What ``rb-dspy evaluate`` does."""
+
+    arms: tuple[MemoryMode, ...] = ("none", "bank")
+    """Memory modes to compare: none, bank, placebo, shuffled, raw, success_only, true_verdicts, oracle."""
+    baseline: str | None = None
+    """The arm to compare with; None: the arm none, else the first."""
+    orders: int = Field(default=8, ge=1)
+    """Number of task orders; fewer than 8 are exploratory."""
+    jobs: int = Field(default=1, ge=1)
+    """Streams run in parallel."""
+
+    @pydantic.field_validator("arms", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        names = value.split(",") if isinstance(value, str) else value
+        return [str(each).strip().replace("-", "_") for each in names] if isinstance(names, list | tuple) else names
+
+
+class CompileConfig(_Config):
+    """What ``rb-dspy compile`` does."""
+
+    optimizer: str = "gepa"
+    """gepa, miprov2, simba, bootstrap or bootstrap_rs."""
+    step: CompileStep = "all"
+    """One step (judge, select or agent), or all."""
+    budget: int = Field(default=100, ge=1)
+    """Metric calls: examples that the search may run and score."""
+    orders: int = Field(default=8, ge=1)
+    """Number of task orders in scoring."""
+    window: int | None = Field(default=None, ge=1)
+    """Tasks in each example of step all; None: from 2 to 10, by the length of the streams."""
+    threads: int = Field(default=1, ge=1)
+    """Examples run in parallel."""
+
+
 class TrackingConfig(_Config):
     """What is tracked, and where. Relative paths start at the working directory."""
 
@@ -375,6 +413,10 @@ class Settings(_Config):
 
     run: RunConfig = RunConfig()
     """What ``rb-dspy run`` does."""
+    evaluate: EvaluateConfig = EvaluateConfig()
+    """What ``rb-dspy evaluate`` does."""
+    compile: CompileConfig = CompileConfig()
+    """What ``rb-dspy compile`` does."""
     bank: BankConfig = BankConfig()
     """Where lessons are stored."""
     trust: TrustConfig = TrustConfig()

@@ -164,7 +164,9 @@ def _is_harmless(keys: tuple[str, ...], value: Any) -> bool:
     match keys:
         case ("run", "stream"):
             return _in_folder(value)
-        case ("run" | "program" | "matts", *_) | ("bank", "scope") | ("tracking", "enabled" | "experiment" | "traces"):
+        case ("run" | "evaluate" | "compile" | "program" | "matts", *_) | ("bank", "scope"):
+            return True
+        case ("tracking", "enabled" | "experiment" | "traces"):
             return True
         case ("trust", "origins", _) | ("trust", "default"):
             return bool(value == "held")  # it can lower, never raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.rule import Rule
@@ -22,6 +22,7 @@ from rb_dspy.cli.output import (
     table,
     usage_table,
 )
+from rb_dspy.config import CompileStep
 from rb_dspy.errors import InputError
 from rb_dspy.text import counted
 
@@ -32,13 +33,9 @@ if TYPE_CHECKING:
 @options.shared
 def compile_(
     on: options.OnTasks,
-    optimizer: Annotated[
-        str, typer.Option(metavar="NAME", help="gepa, miprov2, simba, bootstrap or bootstrap_rs.")
-    ] = "gepa",
-    step: Annotated[Literal["all", "judge", "select", "agent"], typer.Option(help="One step, or all.")] = "all",
-    budget: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Metric calls: examples that the search may run and score.")
-    ] = 100,
+    optimizer: Annotated[str | None, options.setting("compile.optimizer", metavar="NAME")] = None,
+    step: Annotated[CompileStep | None, options.setting("compile.step", metavar="STEP")] = None,
+    budget: Annotated[int | None, options.setting("compile.budget")] = None,
     reflection: Annotated[
         str | None,
         typer.Option(
@@ -46,9 +43,9 @@ def compile_(
             help="Model or role that proposes prompts; default: backbones.reflection, else the agent's.",
         ),
     ] = None,
-    orders: Annotated[int, typer.Option(min=1, metavar="N", help="Number of task orders in scoring.")] = 8,
-    window: Annotated[int | None, typer.Option(min=1, metavar="N", help="Tasks in each example of --step all.")] = None,
-    threads: Annotated[int, typer.Option(min=1, metavar="N", help="Examples run in parallel.")] = 1,
+    orders: Annotated[int | None, options.setting("compile.orders")] = None,
+    window: Annotated[int | None, options.setting("compile.window")] = None,
+    threads: Annotated[int | None, options.setting("compile.threads")] = None,
     save: Annotated[Path, typer.Option("--save", metavar="FILE", help="File for the result.")] = Path("program.json"),
     register: Annotated[
         str | None, typer.Option(metavar="NAME", help="Register the result in MLflow, as champion if it improved.")
@@ -70,7 +67,10 @@ def compile_(
     from rb_dspy.compile.progress import Progress
     from rb_dspy.prompts import read_state
 
-    chosen = on.settings()
+    given = {"optimizer": optimizer, "step": step, "budget": budget, "orders": orders}
+    given |= {"window": window, "threads": threads}
+    chosen = on.settings(**{f"compile__{name}": value for name, value in given.items()})
+    config = chosen.compile
     found = on.source(chosen)
     streams = compile_streams(found, on.number)
     log = save.with_name(f"{save.name}.log")
@@ -82,8 +82,7 @@ def compile_(
     tracking = tracker(chosen, on.track)
     registry = None if register is None else tracker(chosen, True)
     with start_bank(chosen, bank, scope) as start, on.budget():
-        arguments: dict[str, Any] = {"optimizer": optimizer, "step": step, "budget": budget, "bank": start}
-        arguments |= {"orders": orders, "window": window, "threads": threads}
+        arguments: dict[str, Any] = {**config.model_dump(), "bank": start}
         plan = plan_compile(built, streams, **arguments)
         asks = not (yes or out.quiet)
         of_model: dict[str, Any] = {"bank": start, "embedder": chosen.bank.embedder, "environments": on.env}
@@ -91,7 +90,7 @@ def compile_(
             registry.check(built, register, **of_model)
         arguments |= {"reflection": reflection_model(chosen, reflection), "seed": chosen.run.seed}
         arguments |= {"embedder": chosen.bank.embedder}
-        say((found.name, "bold"), f"  {optimizer}, step {step}, {counted(budget, 'metric call')}")
+        say((found.name, "bold"), f"  {config.optimizer}, step {config.step}, {counted(config.budget, 'metric call')}")
         say((str(plan), "dim"))
         preflight(chosen, agent=on.agent is None)
         if asks:

@@ -12,11 +12,10 @@ from rb_dspy.cli.output import bar, command_line, confirm_cost, emit, ends_on_in
 from rb_dspy.errors import InputError
 
 if TYPE_CHECKING:
-    from rb_dspy.config import BackboneConfig, Settings
+    from rb_dspy.config import BackboneConfig, MemoryMode, Settings
     from rb_dspy.evaluation import Arm
     from rb_dspy.matts import BankProgram
 
-ARMS, ORDERS = "none,bank", 8
 SCREENED = 20
 """Default number of tasks of --screen."""
 
@@ -25,13 +24,7 @@ SCREENED = 20
 def evaluate(
     context: typer.Context,
     on: options.OnTasks,
-    arms: Annotated[
-        str,
-        typer.Option(
-            metavar="A,B",
-            help="Memory modes to compare: none, bank, placebo, shuffled, raw, success_only, true_verdicts, oracle.",
-        ),
-    ] = ARMS,
+    arms: Annotated[str | None, options.setting("evaluate.arms", metavar="A,B")] = None,
     models: Annotated[
         str | None,
         typer.Option(
@@ -39,13 +32,9 @@ def evaluate(
             help="Compare these models as the agent; roles without a model of their own use them too.",
         ),
     ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(metavar="ARM", help="The arm to compare with; default: the arm none, else the first.")
-    ] = None,
-    orders: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Number of task orders; fewer than 8 are exploratory.")
-    ] = ORDERS,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Streams run in parallel.")] = 1,
+    baseline: Annotated[str | None, options.setting("evaluate.baseline", metavar="ARM")] = None,
+    orders: Annotated[int | None, options.setting("evaluate.orders")] = None,
+    jobs: Annotated[int | None, options.setting("evaluate.jobs", "--jobs", "-j")] = None,
     lessons: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Lessons for the arm oracle, as JSON Lines with title and content."),
@@ -78,27 +67,31 @@ def evaluate(
     from rb_dspy.evaluation.identity import stable
     from rb_dspy.evaluation.plan import describe, describe_sources, plan_of
 
-    if screen and (arms, models, baseline, orders) != (ARMS, None, None, ORDERS):
+    if screen and any(each is not None for each in (arms, models, baseline, orders)):
         raise InputError(
             "evaluate: --screen compares none and oracle in one order; leave out --arms, --models, --baseline and"
             " --orders; for another model: --set agent=PROVIDER/MODEL"
         )
-    if lessons is not None and not screen and (models is not None or "oracle" not in _names(arms)):
+    given = {"arms": arms, "baseline": baseline, "orders": orders, "jobs": jobs}
+    chosen = on.settings(**{f"evaluate__{name}": value for name, value in given.items()})
+    config = chosen.evaluate
+    if screen:  # one order, because nothing is learned
+        config = config.model_copy(update={"arms": ("none", "oracle"), "baseline": "none", "orders": 1})
+    if lessons is not None and (models is not None or "oracle" not in config.arms):
         raise InputError("evaluate: --lessons is for the arm oracle; add oracle to --arms, or use --screen")
-    chosen = on.settings()
     found = on.source(chosen)
     stream = task_stream(found, on.number or (SCREENED if screen else None))
     built = on.build(chosen)
-    if screen:
-        arms, models, baseline, orders = "none,oracle", None, "none", 1  # nothing is learned
     with start_bank(chosen, bank, scope) as start, on.budget():
-        sides = _arms(built, arms, models, start, chosen)
-        shared: dict[str, Any] = {"orders": orders, "seed": chosen.run.seed, "baseline": baseline}
-        plan = plan_of(sides, stream, program=None, **shared)
-        given: dict[str, Any] = {"lessons": lessons, "embedder": chosen.bank.embedder}
-        stated = describe(plan) | describe_sources(plan, **given)
+        sides = _arms(built, config.arms, models, start, chosen)
+        how: dict[str, Any] = {"orders": config.orders, "seed": chosen.run.seed}
+        how["baseline"] = config.baseline if models is None else baseline
+        plan = plan_of(sides, stream, program=None, **how)
+        sources: dict[str, Any] = {"lessons": lessons, "embedder": chosen.bank.embedder}
+        stated = describe(plan) | describe_sources(plan, **sources)
         place = folder or Path("rb-evaluations") / f"{stream.name}-{stream.digest[:8]}-{stable(stated)[:8]}"
-        estimate = evaluation.estimate(sides, stream, **shared, jobs=jobs, folder=place)
+        how |= {"jobs": config.jobs, "folder": place}
+        estimate = evaluation.estimate(sides, stream, **how)
         learning = {arm.memory for arm in sides.values() if arm.learns}
         if estimate.done < estimate.tasks:
             settings = [chosen.model_copy(update={"backbones": roles}) for roles in _backbones(chosen, models).values()]
@@ -109,9 +102,7 @@ def evaluate(
         say((f"{estimate}; results in {place}", "dim"))
         if estimate.calls is None and asks:
             with ends_on_interrupt(f"results are in {place}; the same command continues"), bar("measuring") as show:
-                estimate = evaluation.measure(
-                    sides, stream, **shared, **given, jobs=jobs, folder=place, on_progress=show
-                )
+                estimate = evaluation.measure(sides, stream, **how, **sources, on_progress=show)
             say((str(estimate), "dim"))
         confirm_cost(estimate.calls or 0, yes=not asks)
         with (
@@ -124,9 +115,7 @@ def evaluate(
                 show(progress)
                 tracked.on_progress(progress)
 
-            report = evaluation.evaluate(
-                sides, stream, **shared, **given, jobs=jobs, folder=place, on_progress=on_progress
-            )
+            report = evaluation.evaluate(sides, stream, **how, **sources, on_progress=on_progress)
             report = report.model_copy(update={"command": command_line(context)})
             report.save(place)
             tracked.log_report(report)
@@ -135,14 +124,15 @@ def evaluate(
     say("\nreport: ", (str(place / "report.html"), "bold"), f"; in MLflow: run {tracked.id}" if tracked.id else "")
 
 
-def _arms(program: BankProgram, arms: str, models: str | None, bank: Any, chosen: Settings) -> dict[str, Arm]:
+def _arms(
+    program: BankProgram, arms: tuple[MemoryMode, ...], models: str | None, bank: Any, chosen: Settings
+) -> dict[str, Arm]:
     """The arms by name: memory modes, or models as agents of the program; those with memory start from ``bank``."""
     from rb_dspy.backbones import Backbones
     from rb_dspy.evaluation import Arm
 
     if models is None:
-        memories: list[Any] = _names(arms.replace("-", "_"))
-        return {name: Arm(program, name, bank=None if name in ("none", "oracle") else bank) for name in memories}
+        return {name: Arm(program, name, bank=None if name in ("none", "oracle") else bank) for name in arms}
     sides = _backbones(chosen, models)
     return {name: Arm(program, "bank", Backbones.from_settings(roles), bank) for name, roles in sides.items()}
 
@@ -154,12 +144,8 @@ def _backbones(chosen: Settings, models: str | None) -> dict[str, dict[str, Back
     if models is None:
         return {"": chosen.roles}
     agent, sides = chosen.backbones["agent"], {}
-    for name in _names(models):  # a model of the same provider keeps the agent's address and settings
+    for name in filter(None, map(str.strip, models.split(","))):  # those of its provider keep the agent's settings
         same = name.partition("/")[0] == agent.model.partition("/")[0]
         config = agent.model_copy(update={"model": name}) if same else BackboneConfig(model=name)
         sides[name] = {**chosen.roles, "agent": config}
     return sides
-
-
-def _names(listed: str) -> list[str]:
-    return [name.strip() for name in listed.split(",") if name.strip()]

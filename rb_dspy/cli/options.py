@@ -33,6 +33,16 @@ def default(key: str, value: object) -> str:
     return f"default: {key} in {CONFIG_FILE}, else {value}."
 
 
+def setting(key: str, *names: str, metavar: str = "N") -> Any:
+    """An option whose help and default are those of a setting."""
+    table, _, name = key.partition(".")
+    field = type(getattr(Settings(), table)).model_fields[name]
+    value = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+    meaning, _, unset = (field.description or "").removesuffix(".").partition("; None: ")
+    help_ = f"{' '.join(meaning.split())}; {default(key, unset if value is None else value)}"
+    return typer.Option(*names, metavar=metavar, help=help_)
+
+
 Config = Annotated[
     Path | None,
     typer.Option(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from itertools import chain, zip_longest
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import dspy
 
 from rb_dspy.compile.feedback import decisive_step
+from rb_dspy.config import CompileStep as CompileStep
 from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import InputError, UnparseableOutput
 from rb_dspy.matts import BankProgram, MaTTS
@@ -17,7 +18,6 @@ from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps import Memory
 from rb_dspy.stream import RunReport, TaskResult
 
-CompileStep = Literal["all", "judge", "select", "agent"]
 STEPS: tuple[CompileStep, ...] = get_args(CompileStep)
 
 

@@ -10,13 +10,13 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import dspy
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
-from rb_dspy.config import RetrieveConfig
+from rb_dspy.config import MemoryMode as MemoryMode, RetrieveConfig
 from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import BackboneError, InputError
 from rb_dspy.evaluation.modes import case, cases, placebo, shuffled, true_judge
@@ -29,7 +29,6 @@ from rb_dspy.schema import MemoryDraft
 from rb_dspy.steps import Retrieve
 from rb_dspy.stream import TaskStream
 
-MemoryMode = Literal["none", "placebo", "shuffled", "raw", "bank", "success_only", "true_verdicts", "oracle"]
 MODES: tuple[MemoryMode, ...] = get_args(MemoryMode)
 
 _DRAWS_APART = 1_000

@@ -14,7 +14,7 @@ from rb_dspy.config import RunConfig
 from rb_dspy.program import ReasoningBank
 from rb_dspy.testing import Prompt, Reply, scripted_lm
 from tests.compile.world import EVIDENCE, locks, pupil, teacher
-from tests.served import lines, private
+from tests.served import CONFIG, Served, lines, private
 
 TEACHING = {"new_instruction", "proposed_instruction", "module_advice", "discussion"}
 
@@ -36,10 +36,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 
 @pytest.fixture
-def desk(cli: Any, asked: Asked, empty_store: Path, tmp_path: Path) -> Any:
+def desk(cli: Any, served: Served, asked: Asked, empty_store: Path, tmp_path: Path) -> Any:
     """The command line with a file of locks, and a store of MLflow."""
     Path("store.db").write_bytes(empty_store.read_bytes())
-    Path("rb.toml").write_text(f'[bank]\nembedder = "hash"\n[tracking]\nuri = "sqlite:///{tmp_path / "store.db"}"\n')
+    tracking = f'[tracking]\nuri = "sqlite:///{tmp_path / "store.db"}"\n'
+    Path("rb.toml").write_text(CONFIG.format(port=served.port) + tracking)
     Path("locks.jsonl").write_text("\n".join(task.model_dump_json() for task in locks(8, 4)))
     return cli
 
@@ -69,6 +70,21 @@ def test_a_compile_is_planned_measured_and_saved_and_the_same_again_asks_nobody(
 def test_a_reflection_model_that_does_not_answer_is_noticed_at_once(desk: Any, asked: Asked) -> None:
     code, _, err = desk(*COMPILE, "--no-track", "--reflection", "nobody/knows", "--json")
     assert (code, "--reflection nobody/knows" in err, len(asked)) == (4, True, 0)
+
+
+def test_a_compile_calls_each_model_before_anything_is_paid_for(desk: Any, served: Served, asked: Asked) -> None:
+    served.refuse = lambda prompt: 401
+    code, _, err = desk(*COMPILE, "--no-track")
+    assert (code, len(served.prompts), asked) == (4, 1, []), err
+
+
+def test_the_table_compile_sets_what_no_option_does(desk: Any, asked: Asked) -> None:
+    with Path("rb.toml").open("a") as file:
+        file.write('[compile]\nstep = "judge"\nbudget = 30\noptimizer = "bootstrap"\n')
+    code, out, err = desk(*COMPILE[:4], "--budget", "40", "--no-track", "--json")
+    assert code == 0, err
+    (done,) = lines(out)
+    assert (done["step"], done["budget"], done["optimizer"]) == ("judge", 40, "bootstrap")
 
 
 def test_a_name_that_cannot_be_registered_is_noticed_at_once(desk: Any, asked: Asked) -> None:

@@ -35,6 +35,11 @@ def sums(cli: Any, served: Served) -> Any:
     return cli
 
 
+def probes(prompt: Prompt) -> bool:
+    """Whether this is the question that only asks whether a model answers."""
+    return prompt.wants == ("answer",)
+
+
 def evaluate(sums: Any, *args: str) -> dict[str, Any]:
     code, out, err = sums("evaluate", "sums.jsonl", "--no-track", *args, "--json")
     assert code == 0, err
@@ -115,6 +120,40 @@ def test_off_a_terminal_progress_is_a_line_now_and_then_and_says_nothing_of_succ
     assert any(0 < step["done"] < step["total"] == 12 and step["seconds_left"] and step["tokens"] for step in steps)
 
 
+def test_each_model_that_will_be_called_is_called_before_anything_is_paid_for(sums: Any, served: Served) -> None:
+    refused, lessons = served.refuse, ("--lessons", "lessons.jsonl")
+    few = ("evaluate", "sums.jsonl", "-n", "2", "--no-track", "--json")
+    served.refuse = lambda prompt: 401
+    code, _, err = sums(*few)
+    assert (code, err.count("\n"), len(served.prompts)) == (4, 1, 1), err
+    assert "agent (openai/scripted): the provider refused the key" in err
+    assert not Path("rb-evaluations").exists()
+    served.refuse, served.prompts = refused, []
+    selector = ("--set", "selector=openai/s", "--set", f"selector.api_base=http://127.0.0.1:{served.port}/v1")
+    for _ in range(2):  # the second time everything is done already
+        assert sums(*few, "--orders", "1", "--matts", "parallel", *selector)[0] == 0
+        assert [probes(prompt) for prompt in served.prompts[:3]] == [True, True, False]  # the others share the agent's
+        assert sum(map(probes, served.prompts)) == 2
+    served.prompts = []
+    assert sums(*few, "--screen", *lessons, "--set", "judge=openai/not-called")[0] == 0
+    assert sum(map(probes, served.prompts)) == 1
+
+
+def test_the_table_evaluate_sets_what_no_option_does(sums: Any) -> None:
+    with Path("rb.toml").open("a") as file:
+        file.write('[evaluate]\narms = ["none", "success-only"]\norders = 2\njobs = 2\n')
+    report = evaluate(sums, "-n", "2")
+    assert (list(report["arms"]), report["orders"]) == (["none", "success_only"], 2)
+    report = evaluate(sums, "-n", "2", "--arms", "none,raw", "--orders", "1")
+    assert (list(report["arms"]), report["orders"]) == (["none", "raw"], 1)
+    assert evaluate(sums, "--screen", "--lessons", "lessons.jsonl")["orders"] == 1
+    Path("rb.toml").write_text("[evaluate]\nordres = 3\n")
+    assert "unknown key 'evaluate.ordres'; did you mean 'evaluate.orders'?" in sums("evaluate", "sums.jsonl")[2]
+    Path("rb.toml").write_text('[evaluate]\narms = ["none", "luck"]\n')
+    assert "luck" in sums("evaluate", "sums.jsonl")[2]
+    assert "--orders = 0: " in sums("evaluate", "sums.jsonl", "--orders", "0", "--arms", "none,bank")[2]
+
+
 def test_another_environment_has_another_folder(sums: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path.cwd()))
     Path("halls_of_both.py").write_text(
@@ -132,7 +171,7 @@ def test_screening_asks_whether_perfect_lessons_help(sums: Any, served: Served) 
     assert list(report["arms"]) == ["none", "oracle"]
     assert report["arms"]["oracle"]["success"]["mean"] > report["arms"]["none"]["success"]["mean"]
     assert report["headroom"] in ("yes", "unclear")
-    assert {role_of(prompt) for prompt in served.prompts} == {"agent"}
+    assert {role_of(prompt) for prompt in served.prompts if not probes(prompt)} == {"agent"}
 
 
 @pytest.mark.parametrize("option", [["--models", "openai/a,openai/b"], ["--orders", "3"], ["--arms", "none,raw"]])
