@@ -16,6 +16,7 @@
     ├── InfrastructureError        one task's LM call or environment failed, and the task is not judged
     │   └── ContextOverflow        the prompt is longer than the model's context window
     ├── UnparseableOutput          an LM's answer could not be parsed
+    ├── RequirementFailed          an evaluation has another verdict than --require names
     └── BankError
         ├── CorruptBank            the file is not a readable bank
         ├── SchemaTooNew           written by a newer rb_dspy
@@ -109,6 +110,12 @@ class UnparseableOutput(RBError):
     """A language model's answer could not be parsed."""
 
     exit_code = 5
+
+
+class RequirementFailed(RBError):
+    """An evaluation does not have the verdict that was required of it."""
+
+    exit_code = 8
 
 
 class BankError(RBError):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from rb_dspy.cli import options
 from rb_dspy.cli.output import bar, command_line, confirm_cost, emit, ends_on_interrupt, out, say
-from rb_dspy.errors import InputError
+from rb_dspy.errors import InputError, RequirementFailed
 
 if TYPE_CHECKING:
     from rb_dspy.config import BackboneConfig, MemoryMode, Settings
@@ -42,6 +42,12 @@ def evaluate(
     screen: Annotated[
         bool, typer.Option("--screen", help="Only check whether perfect lessons would help: none against oracle.")
     ] = False,
+    require: Annotated[
+        Literal["learning", "not-harm"] | None,
+        typer.Option(
+            metavar="VERDICT", help="Exit with 8 unless the verdict is LEARNING (learning), or not HARM (not-harm)."
+        ),
+    ] = None,
     folder: Annotated[
         Path | None,
         typer.Option(
@@ -122,6 +128,10 @@ def evaluate(
     emit({**report.model_dump(mode="json"), "folder": place, "mlflow_run": tracked.id})
     out.print(Markdown(report.to_markdown()))
     say("\nreport: ", (str(place / "report.html"), "bold"), f"; in MLflow: run {tracked.id}" if tracked.id else "")
+    if (require == "learning" and report.verdict != "LEARNING") or (require == "not-harm" and report.verdict == "HARM"):
+        raise RequirementFailed(
+            f"--require {require}: the verdict of {report.primary} is {report.verdict}; see {place}"
+        )
 
 
 def _arms(

@@ -240,3 +240,32 @@ def test_an_agent_that_cannot_be_used_is_refused_before_anything_is_paid(sums: A
         "run", "sums.jsonl", "--agent", "my_agent:mine", "--score", "my_agent:right", "--memory", "none"
     )
     assert code == 0, err
+
+
+BY_LESSONS = """
+def learns(task, lessons):
+    return str(task.instruction.split()[2] in lessons)
+
+def errs(task, lessons):
+    return str(not lessons)
+
+def right(task, answer):
+    return answer == "True"
+"""
+
+
+@pytest.mark.parametrize(
+    ("agent", "require", "code"),
+    [("learns", "learning", 0), ("learns", "not-harm", 0), ("errs", "learning", 8), ("errs", "not-harm", 8)],
+)
+def test_a_verdict_can_be_required(cli: Any, agent: str, require: str, code: int) -> None:
+    Path("by_lessons.py").write_text(BY_LESSONS)
+    Path("lessons.jsonl").write_text(json.dumps({"title": "All", "content": ", ".join(map(str, range(20)))}))
+    tasks = [{"id": f"sum/{n}", "instruction": f"What is {n} and 5?"} for n in range(20)]
+    Path("sums.jsonl").write_text("\n".join(map(json.dumps, tasks)))
+    given = ("--agent", f"by_lessons:{agent}", "--score", "by_lessons:right", "--lessons", "lessons.jsonl")
+    asked = ("evaluate", "sums.jsonl", "--arms", "none,oracle", "--orders", "8", *given, "--no-track", "--yes")
+    done, out, err = cli(*asked, "--require", require)
+    assert (done, err.count("\n")) == (code, int(code > 0)), err
+    assert ("LEARNING" if agent == "learns" else "HARM") in out
+    assert code == 0 or f"--require {require}: the verdict of oracle is HARM" in err
