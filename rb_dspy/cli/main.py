@@ -81,8 +81,8 @@ def main(args: Sequence[str] | None = None) -> int:
 
     Exit codes: 0 done; 1 any other rb_dspy error; 2 bad input or usage; 3 something is not installed or downloaded; 4 a
     language model cannot be used; 5 infrastructure broke; 6 the bank or the disk refused; 7 a budget is spent; 8 an
-    evaluation has another verdict than was required; 130 interrupted, 143 ended by SIGTERM. If the reader of the output closes it early, as ``head`` does, the command ends
-    quietly with 0.
+    evaluation has another verdict than was required; 130 interrupted, 143 ended by SIGTERM. If the reader of the output
+    closes it early, as ``head`` does, the command ends quietly with 0.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # characters that the terminal lacks are shown as escapes

@@ -14,7 +14,6 @@ from rb_dspy.compile.optimizers import MINIBATCH, check_optimizer, optimizer_nam
 from rb_dspy.compile.steps import STEPS, CompileStep, step_module
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation import Arm, detectable
-from rb_dspy.evaluation.costs import PILOT
 from rb_dspy.evaluation.plan import check_truth, settings_of
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.program import check_bank
@@ -23,6 +22,8 @@ from rb_dspy.schema import RoleUsage
 from rb_dspy.stream import Streams, run_stream
 from rb_dspy.text import counted
 
+PILOT = 2
+"""Tasks that ``measure_compile`` runs."""
 WINDOW = (2, 10)
 """Minimum and maximum tasks of a window: a lesson comes from one task and helps with another."""
 GOOD_SAMPLE = 30

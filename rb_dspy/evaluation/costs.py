@@ -14,8 +14,9 @@ from rb_dspy.evaluation.records import TaskRecord, check_plan, read_records
 from rb_dspy.matts import BankProgram
 from rb_dspy.text import counted
 
-PILOT = 2
-"""Tasks of each arm from which the others are estimated."""
+PILOT = 8
+"""Tasks of each arm from which the others are estimated. On scripted streams of growing prompts the tokens were off by
+at most 27 %; from two tasks by up to 41 %, where tasks differ much."""
 
 
 class Estimate(pydantic.BaseModel, frozen=True):
