@@ -296,23 +296,28 @@ def reindex(
 @options.shared
 def doctor(on: options.OnBank) -> None:
     """Check the whole bank; reports each problem and its fix. Exits with 6 if there is a problem."""
-    from rb_dspy.bank import MemoryBank
-    from rb_dspy.bank.opening import scopes
-
-    url = on.settings.bank.url
-    names = scopes(url) if on.scope is None else [on.scope]
-    findings: dict[Any, None] = {}  # a problem of the file is found in every scope
     with err.status("checking the bank …"):
-        for name in names:
-            with MemoryBank.open(url, scope=name, create=False) as opened:
-                findings |= dict.fromkeys(opened.doctor())
-    for finding in findings:
+        names, found = findings(on.settings.bank.url, on.scope)
+    for finding in found:
         emit(finding)
         out.print(Text.assemble(("error", "red"), " ", (finding.kind, "dim"), " ", (finding.where, "bold")))
         out.print(Padding(Text(f"{finding.what}\n→ {finding.remedy}"), (0, 0, 0, 2)))
-    if findings:
-        raise CorruptBank(f"the doctor found {counted(len(findings), 'error')}")
+    if found:
+        raise CorruptBank(f"the doctor found {counted(len(found), 'error')}")
     say(f"no errors in {counted(len(names), 'scope')}")
+
+
+def findings(url: str, scope: str | None = None) -> tuple[list[str], list[Any]]:
+    """The scopes of a bank, or the one that is named, and the problems that were found in them."""
+    from rb_dspy.bank import MemoryBank
+    from rb_dspy.bank.opening import scopes
+
+    names = scopes(url) if scope is None else [scope]
+    found: dict[Any, None] = {}  # a problem of the file is found in every scope
+    for name in names:
+        with MemoryBank.open(url, scope=name, create=False) as opened:
+            found |= dict.fromkeys(opened.doctor())
+    return names, list(found)
 
 
 def _print_item(item: MemoryItem) -> None:

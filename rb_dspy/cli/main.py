@@ -24,7 +24,7 @@ import typer
 from rich.text import Text
 
 import rb_dspy
-from rb_dspy.cli import bank, compile, config, envs, evaluate, evaluations, models, programs, run, runs, work
+from rb_dspy.cli import bank, compile, config, doctor, envs, evaluate, evaluations, models, programs, run, runs, work
 from rb_dspy.cli.output import err
 from rb_dspy.errors import RBError, describe_error
 from rb_dspy.text import printable
@@ -57,6 +57,7 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(bank.app, name="bank")
 app.add_typer(programs.app, name="programs")
 app.add_typer(models.app, name="models")
+app.command(epilog="Example: `rb-dspy doctor --bank lessons.sqlite`")(doctor.doctor)
 app.command(epilog="Example: `rb-dspy envs directory`")(envs.envs)
 app.command("config", epilog="Example: `rb-dspy config program.retrieve`")(config.config)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,24 +68,28 @@ def get(
 def check(config: options.Config = None, set_: options.Set = None) -> None:
     """Call the model of each role once; shows its answer and time, or the problem."""
     shown = table("role", "model", "seconds", "answer")
-    backbones = options.settings(config, set_).backbones
-    probes: dict[str, dict[str, Any]] = {}
     problems: dict[str, list[str]] = {}
-    for role in dict.fromkeys((*ROLES, *backbones)):
-        chosen = backbones.get(role, backbones["agent"])
-        settings = chosen.model_dump_json()
-        if settings not in probes:
-            with err.status(Text(f"calling {chosen.model} …")):  # rich redirects standard output meanwhile
-                probes[settings] = probe(chosen)
-        row = {"role": role, **probes[settings]}
+    for row in probe_roles(options.settings(config, set_)):
         emit(row)
         if row["problem"]:
-            problems.setdefault(row["problem"], []).append(role)
+            problems.setdefault(row["problem"], []).append(row["role"])
         answer = Text("no answer", "red") if row["problem"] else Text(row["answer"])
-        shown.add_row(role, Text(chosen.model), f"{row['seconds']:.1f}", answer)
+        shown.add_row(row["role"], Text(row["model"]), f"{row['seconds']:.1f}", answer)
     out.print(shown)
     if problems:
         raise BackboneError("; ".join(f"{', '.join(roles)}: {problem}" for problem, roles in problems.items()))
+
+
+def probe_roles(settings: Settings) -> Iterator[dict[str, Any]]:
+    """``probe`` the model of each role, each model once."""
+    probes: dict[str, dict[str, Any]] = {}
+    for role in dict.fromkeys((*ROLES, *settings.backbones)):
+        config = settings.backbones.get(role, settings.backbones["agent"])
+        key = config.model_dump_json()
+        if key not in probes:
+            with err.status(Text(f"calling {config.model} …")):  # rich redirects standard output meanwhile
+                probes[key] = probe(config)
+        yield {"role": role, **probes[key]}
 
 
 def probe(config: BackboneConfig) -> dict[str, Any]:
