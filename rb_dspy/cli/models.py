@@ -33,10 +33,10 @@ def list_models(
     for spec in models.catalog():
         status = models.status(spec.name, verify=verify)
         emit({**spec.model_dump(mode="json"), "status": status})
-        hint = f"[dim]rb-dspy models get {spec.name}[/]"
-        mark = {"present": "[green]yes[/]", "absent": hint, "damaged": f"[red]damaged:[/] {hint}"}[status]
+        mark = {"present": "[green]yes[/]", "absent": "no", "damaged": "[red]damaged[/]"}[status]
         shown.add_row(spec.name, f"{spec.size / 1e6:,.0f} MB", spec.license, mark, f"[dim]{spec.sha256[:12]}…[/]")
     out.print(shown)
+    say(("rb-dspy models get NAME downloads one", "dim"))
 
 
 @app.command(epilog="Example: `rb-dspy models get qwen2.5-coder-1.5b`")

@@ -67,13 +67,14 @@ def print_row(console: Console, text: Text, indent: int) -> None:
 
 
 def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
-    """A table without lines. Ids are never cut, because other commands need them."""
+    """A table without lines. Nothing is cut, because other commands need ids and names; an id stays on one line."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         made.add_column(
             heading,
             no_wrap=heading == "id",
-            min_width=21 if heading == "id" else None,
+            overflow="fold",
+            min_width=21 if heading == "id" else max(map(len, heading.split()), default=0),
             justify="right" if heading in right else "left",
         )
     return made

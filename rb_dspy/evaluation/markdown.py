@@ -104,30 +104,38 @@ def sentences(report: Report) -> list[str]:
 
 
 def sections(report: Report) -> Iterator[Section]:
-    """The tables: arms, differences to the baseline, and lessons if some were shown often enough."""
-    arms: list[Row] = []
+    """The tables, each for 80 columns: arms, cost, differences to the baseline, lessons that were often shown."""
+    arms, costs = list[Row](), list[Row]()
     for name, arm in report.arms.items():
         base = "" if arm.judge_base_rate is None else f" ({_share(arm.judge_base_rate)})"
         arms.append(
             {
-                "arm": name + " (baseline)" * (name == report.baseline) + " (one order counts for all)" * arm.repeated,
+                "arm": name,
                 "solved": "-" if arm.success is None else _percent(arm.success),
                 "steps": _number(arm.steps, 1),
-                "tokens/task": _number(arm.tokens / arm.runs if arm.runs else None),
-                "tokens/success": _number(arm.tokens_per_success),
-                "cost/task": "-" if arm.cost is None or not arm.runs else f"${arm.cost / arm.runs:.4f}",
                 "shown": _share(arm.shown),
                 "judge right": f"{_share(arm.judge_agreement)}{base}",
                 "errors": _number(arm.errors),
                 "learned": _number(arm.learned),
             }
         )
+        costs.append(
+            {
+                "arm": name,
+                "tokens/task": _number(arm.tokens / arm.runs if arm.runs else None),
+                "tokens/success": _number(arm.tokens_per_success),
+                "cost/task": "-" if arm.cost is None or not arm.runs else f"${arm.cost / arm.runs:.4f}",
+            }
+        )
+    repeated = ", ".join(name for name, arm in report.arms.items() if arm.repeated)
     yield Section(
         "Arms",
         arms,
+        f"Baseline: {report.baseline}; {f'one order of {repeated} counts for all; ' if repeated else ''}"
         "shown: tasks with a lesson; judge right: by ground truth; in brackets: a judge that always says the same;"
         " errors: tasks that broke twice, which count as failures; learned: lessons, over all orders.",
     )
+    yield Section("Cost", costs, "Of all roles; prompt tokens from a provider's cache count in full.")
     differences: list[Row] = [
         {
             "arm": name + " (primary)" * (name == report.primary),

@@ -16,6 +16,7 @@ import typer.main
 
 from rb_dspy import MemoryBank, MemoryDraft, Task, Trajectory, Verdict, errors
 from rb_dspy.backbones import Backbones
+from rb_dspy.cli import output
 from rb_dspy.cli.main import app, main
 from rb_dspy.testing import HashEmbedder
 from tests.served import Served
@@ -71,6 +72,24 @@ def test_json_is_one_value_a_line(cli: Any) -> None:
         code, out, err = cli(*args.split(), "--json")
         assert code == 0, err
         assert [json.loads(line) for line in out.splitlines()] or args in ("bank pending", "bank doctor")
+
+
+def test_tables_cut_nothing_at_80_columns(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    long, arms = "a-file-of-many-questions-of-customers.jsonl", ("none", "success_only", "true_verdicts")
+    Path("tasks.jsonl").rename(long)
+    monkeypatch.setattr(output.out, "width", 80)
+    commands = ("run", long), ("evaluate", long, "--arms", ",".join(arms), "--orders", "1", "--yes")
+    commands += ("runs", "list"), ("evaluations", "list"), ("bank", "list", "--experiences"), ("runs", "show", "last")
+    for command in commands:
+        code, shown, err = cli(*command)
+        assert code == 0, err
+        assert "…" not in shown, shown
+        assert max(map(len, shown.splitlines())) <= 80 or command[0] in ("run", "evaluate"), "what can be copied"
+        if command[0] == "evaluate":
+            rows = [line for line in shown.splitlines() if line.startswith(tuple(f" {arm} " for arm in arms))]
+            assert all(len(line.split("  ")) > 3 for line in rows)
+            heads = "solved steps shown judge right errors learned tokens/task tokens/success cost/task verdict"
+            assert set(heads.split()) <= set(shown.split())
 
 
 ERRORS = [

@@ -205,7 +205,7 @@ def test_hostile_texts_stay_texts() -> None:
     for text in (report.to_html(), markdown, report._repr_html_()):
         assert not {"\u202e", "\x1b"} & set(text)
     rows = [line for line in markdown.splitlines() if line.startswith("|") and "\\# boo" in line]
-    assert len(rows) == 3  # of the arm, its comparison and the lesson; no cell ends early
+    assert len(rows) == 4  # of the arm, its cost, its comparison and the lesson; no cell ends early
     assert all("\\|" in row and "\\<img" in row and "\\`" in row for row in rows)
 
 
@@ -218,7 +218,7 @@ def test_the_page_stands_alone_in_light_and_dark() -> None:
     assert page.elements.count("circle") == 1
     assert "prefers-color-scheme: dark" in html
     assert "http" not in html
-    assert html.count("<table>") == 3
+    assert html.count("<table>") == 4
     assert learned()._repr_html_().startswith('<div class="rb">')
 
 
