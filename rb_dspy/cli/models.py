@@ -49,7 +49,7 @@ def get(
     """Download a model, unless it exists. Continues an interrupted download."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from rb_dspy.cli import download
+    from rb_dspy.backbones import download
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import typer
 
 from rb_dspy.cli.output import out
-from rb_dspy.config import BankConfig, MattsConfig, MattsMode, RunConfig, Settings
+from rb_dspy.config import MattsConfig, MattsMode, RunConfig, Settings
 from rb_dspy.errors import ConfigError, EmbedderMismatch, UnknownScope
 from rb_dspy.redaction import without_secrets
 
@@ -38,7 +38,7 @@ def setting(key: str, *names: str, metavar: str = "N") -> Any:
     table, _, name = key.partition(".")
     field = type(getattr(Settings(), table)).model_fields[name]
     value = ",".join(field.default) if isinstance(field.default, tuple) else field.default
-    meaning, _, unset = (field.description or "").removesuffix(".").partition("; None: ")
+    meaning, _, unset = (field.description or "").replace("``", "").removesuffix(".").partition("; None: ")
     help_ = f"{' '.join(meaning.split())}; {default(key, unset if value is None else value)}"
     return typer.Option(*names, metavar=metavar, help=help_)
 
@@ -55,18 +55,8 @@ Set = Annotated[
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, one value per line.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a deletion or more than 1,000 model calls.")]
 
-Bank = Annotated[
-    str | None,
-    typer.Option(
-        "--bank",
-        metavar="BANK",
-        help=f"The bank's file, or postgresql://user@host/database; {default('bank.url', BankConfig().url)}",
-    ),
-]
-Scope = Annotated[
-    str | None,
-    typer.Option("--scope", metavar="NAME", help=f"The bank's scope; {default('bank.scope', BankConfig().scope)}"),
-]
+Bank = Annotated[str | None, setting("bank.url", "--bank", metavar="BANK")]
+Scope = Annotated[str | None, setting("bank.scope", "--scope", metavar="NAME")]
 StartBank = Annotated[
     str | None, typer.Option("--bank", metavar="BANK", help="Start from a copy of this bank; default: empty.")
 ]

