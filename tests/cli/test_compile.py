@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rb_dspy import Backbones, Compiled, load_program
+from rb_dspy.cli import output
 from rb_dspy.cli.tasks import Source, compile_streams
 from rb_dspy.config import RunConfig
 from rb_dspy.program import ReasoningBank
@@ -61,10 +62,19 @@ def test_a_compile_is_planned_measured_and_saved_and_the_same_again_asks_nobody(
     assert EVIDENCE in program.judge.predict.signature.instructions
     assert not Path("mlruns").exists()
     before = len(asked)
-    (again,) = lines(desk(*COMPILE, "--no-track", "--json")[1])
+    *_, again = lines(desk(*COMPILE, "--no-track", "--json")[1])
     assert asked[before:] == []
     assert (again["improved"], again["changed"]) == (compiled.improved, compiled.changed)
     assert again["held_out"] == compiled.held_out.model_dump(mode="json")
+
+
+def test_a_compile_tells_its_progress_where_there_is_no_terminal(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "SECONDS", 0.01)
+    *steps, done = lines(desk(*COMPILE, "--no-track", "--json")[1])
+    assert done["step"] == "judge"
+    assert {(*step,) for step in steps} == {("done", "total", "seconds_left", "tokens", "about")}
+    assert {step["about"].partition(",")[0] for step in steps} >= {"gepa"}
+    assert any(step["tokens"] and 0 < step["done"] <= step["total"] for step in steps)
 
 
 def test_a_reflection_model_that_does_not_answer_is_noticed_at_once(desk: Any, asked: Asked) -> None:
@@ -83,7 +93,7 @@ def test_the_table_compile_sets_what_no_option_does(desk: Any, asked: Asked) -> 
         file.write('[compile]\nstep = "judge"\nbudget = 30\noptimizer = "bootstrap"\n')
     code, out, err = desk(*COMPILE[:4], "--budget", "40", "--no-track", "--json")
     assert code == 0, err
-    (done,) = lines(out)
+    *_, done = lines(out)
     assert (done["step"], done["budget"], done["optimizer"]) == ("judge", 40, "bootstrap")
 
 
@@ -95,7 +105,7 @@ def test_a_name_that_cannot_be_registered_is_noticed_at_once(desk: Any, asked: A
 def test_from_a_compile_to_a_champion_and_back(desk: Any, asked: Asked) -> None:
     code, out, err = desk(*COMPILE, "--register", "locks", "--json")
     assert code == 0, err
-    (done,) = lines(out)
+    *_, done = lines(out)
     assert (done["version"], bool(done["mlflow_run"])) == (1, True)
     (listed,) = lines(desk("programs", "list", "--json")[1])
     assert (listed["name"], listed["version"], listed["champion"]) == ("locks", 1, done["improved"])
