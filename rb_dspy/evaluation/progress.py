@@ -59,28 +59,35 @@ class Counter:
         self._stopped = False
 
     def add(self, cell: Cell, result: TaskResult) -> None:
-        """Take a result and report progress."""
+        """Take a result and report progress; if that fails, the other cells stop too."""
         with self._lock:
-            record = self._records.add(cell, result)
-            if self._on_result is not None:
-                self._on_result(cell[0], result)
-            if self._on_progress is None:
-                return
-            records = self._records.all()
-            self._on_progress(
-                Progress(
-                    done=len(records),
-                    total=self._total,
-                    arm=record.arm,
-                    order=record.order,
-                    task=record.task,
-                    error=record.error,
-                    errors=sum(bool(each.error) for each in records),
-                    calls=sum(each.calls for each in records),
-                    tokens=sum(each.tokens for each in records),
-                    seconds=time.monotonic() - self._started,
-                )
+            try:
+                self._add(cell, result)
+            except BaseException:
+                self.stop()  # before another cell reports, so that it starts no other task
+                raise
+
+    def _add(self, cell: Cell, result: TaskResult) -> None:
+        record = self._records.add(cell, result)
+        if self._on_result is not None:
+            self._on_result(cell[0], result)
+        if self._on_progress is None:
+            return
+        records = self._records.all()
+        self._on_progress(
+            Progress(
+                done=len(records),
+                total=self._total,
+                arm=record.arm,
+                order=record.order,
+                task=record.task,
+                error=record.error,
+                errors=sum(bool(each.error) for each in records),
+                calls=sum(each.calls for each in records),
+                tokens=sum(each.tokens for each in records),
+                seconds=time.monotonic() - self._started,
             )
+        )
 
     def stop(self) -> None:
         """Stop all cells before their next task."""
