@@ -178,7 +178,7 @@ def stats(on: options.OnBank) -> None:
     out.print(shown)
 
 
-@app.command(epilog="Example: `rb-dspy bank pending --learn`")
+@app.command(epilog="Example: `rb-dspy bank pending`")
 @options.shared
 def pending(on: options.OnBank) -> None:
     """List pending rollouts, which are not learned from yet, oldest first; rb-dspy learn learns from them."""

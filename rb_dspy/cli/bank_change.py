@@ -108,7 +108,7 @@ def delete(
         _remove(opened, partial(opened.delete, id, note=note), dry_run=dry_run)
 
 
-@app.command(epilog="Example: `rb-dspy bank rollback run:7c1e02a4d9b3 --dry-run`")
+@app.command(epilog="Example: `rb-dspy bank undelete 3f9a`")
 @options.shared
 def undelete(
     on: options.OnBank,
@@ -122,7 +122,7 @@ def undelete(
     say(f"is back: {found.id} {_name(found)}")
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy bank rollback run:7c1e02a4d9b3 --dry-run`")
 @options.shared
 def rollback(
     on: options.OnBank,
@@ -224,7 +224,7 @@ def import_(
     say(f"{counted(new, 'experience')} imported into {without_secrets(chosen.url)}, scope {chosen.scope}{others}")
 
 
-@app.command(epilog="Example: `rb-dspy bank backup copy.sqlite`")
+@app.command(epilog="Example: `rb-dspy bank copy rb-bank.sqlite postgresql://me@host/lessons`")
 @options.shared
 def copy(
     source: Annotated[str, typer.Argument(metavar="FROM", help="The bank's file, or postgresql://user@host/database.")],
@@ -241,7 +241,7 @@ def copy(
     say(f"{each or 'nothing'} copied to {without_secrets(target)}")
 
 
-@app.command()
+@app.command(epilog="Example: `rb-dspy bank backup copy.sqlite`")
 @options.shared
 def backup(
     file: Annotated[str, typer.Argument(help="File for the copy; it must not exist.")],

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import typer
 
 from rb_dspy.cli.output import out
-from rb_dspy.config import MattsConfig, MattsMode, RunConfig, Settings
+from rb_dspy.config import BankConfig, MattsConfig, MattsMode, RunConfig, Settings
 from rb_dspy.errors import ConfigError, EmbedderMismatch, UnknownScope
 from rb_dspy.redaction import without_secrets
 
