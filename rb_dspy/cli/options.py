@@ -60,25 +60,6 @@ Scope = Annotated[str | None, setting("bank.scope", "--scope", metavar="NAME")]
 StartBank = Annotated[
     str | None, typer.Option("--bank", metavar="BANK", help="Start from a copy of this bank; default: empty.")
 ]
-Tasks = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="TASKS",
-        show_default=False,
-        help="A file of tasks (.jsonl, .csv, .parquet), or the name of a stream (see rb-dspy envs);"
-        f" {default('run.stream', RunConfig().stream)}",
-    ),
-]
-Number = Annotated[
-    int | None,
-    typer.Option(
-        "--number", "-n", min=1, metavar="N", help="How many tasks; default: all of a file, run.tasks of a stream."
-    ),
-]
-Seed = Annotated[
-    int | None,
-    typer.Option("--seed", metavar="N", help="Chooses the tasks of a stream; shuffles those of a file."),
-]
 Env = Annotated[
     str | None,
     typer.Option(
@@ -87,34 +68,6 @@ Env = Annotated[
         help="Your own environment, imported from this folder: a function (task, rollout_id) that returns one, an"
         " Environment class, or an EnvironmentFamily class; parameters named otherwise keep their defaults.",
     ),
-]
-Agent = Annotated[
-    str | None,
-    typer.Option(
-        "--agent",
-        metavar="MODULE:NAME",
-        help="Your own agent, imported from this folder: a function (task, lessons) that returns messages, steps or an"
-        " answer, or a dspy.Module; it may be async.",
-    ),
-]
-Score = Annotated[
-    str | None,
-    typer.Option(
-        "--score",
-        metavar="MODULE:NAME",
-        help="Says whether an answer is right, in the place of an environment: a function (task, answer) that returns"
-        " True, False or a number from 0 to 1.",
-    ),
-]
-MaxTokens = Annotated[
-    int | None, typer.Option("--max-tokens", min=1, metavar="N", help="Stop, to be continued, after so many tokens.")
-]
-MaxCost = Annotated[
-    float | None,
-    typer.Option("--max-cost", metavar="USD", help="Stop, to be continued, after so many US dollars."),
-]
-MaxMinutes = Annotated[
-    float | None, typer.Option("--max-minutes", metavar="N", help="Stop, to be continued, after so many minutes.")
 ]
 ProgramName = Annotated[
     str | None,
@@ -136,14 +89,6 @@ K = Annotated[
     int | None,
     typer.Option(
         "--k", "-k", metavar="N", help=f"Rollouts or passes of --matts; {default('matts.k', MattsConfig().k)}"
-    ),
-]
-Track = Annotated[
-    bool | None,
-    typer.Option(
-        "--track/--no-track",
-        show_default=False,
-        help="Track in MLflow; default: tracking.enabled in rb.toml, else on if it has a table [tracking].",
     ),
 ]
 
@@ -193,32 +138,76 @@ def bank_options(bank: BankConfig) -> str:
     return text if bank.scope == usual.scope else f"{text} --scope {shlex.quote(bank.scope)}"
 
 
-Files = Annotated[
-    Path | None,
-    typer.Option(
-        "--files", metavar="FOLDER", help="Folder of databases that a file of tasks may name, besides its own."
-    ),
-]
-
-
 @dataclasses.dataclass(frozen=True)
 class OnTasks:
     """The options of a command that runs a program on tasks."""
 
-    tasks: Tasks = None
-    number: Number = None
-    seed: Seed = None
-    files: Files = None
+    tasks: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TASKS",
+            show_default=False,
+            help="A file of tasks (.jsonl, .csv, .parquet), or the name of a stream (see rb-dspy envs);"
+            f" {default('run.stream', RunConfig().stream)}",
+        ),
+    ] = None
+    number: Annotated[
+        int | None,
+        typer.Option(
+            "--number", "-n", min=1, metavar="N", help="How many tasks; default: all of a file, run.tasks of a stream."
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", metavar="N", help="Chooses the tasks of a stream; shuffles those of a file."),
+    ] = None
+    files: Annotated[
+        Path | None,
+        typer.Option(
+            "--files", metavar="FOLDER", help="Folder of databases that a file of tasks may name, besides its own."
+        ),
+    ] = None
     env: Env = None
-    agent: Agent = None
-    score: Score = None
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            "--agent",
+            metavar="MODULE:NAME",
+            help="Your own agent, imported from this folder: a function (task, lessons) that returns messages, steps or"
+            " an answer, or a dspy.Module; it may be async.",
+        ),
+    ] = None
+    score: Annotated[
+        str | None,
+        typer.Option(
+            "--score",
+            metavar="MODULE:NAME",
+            help="Says whether an answer is right, in the place of an environment: a function (task, answer) that"
+            " returns True, False or a number from 0 to 1.",
+        ),
+    ] = None
     program: ProgramName = None
     matts: Matts = None
     k: K = None
-    max_tokens: MaxTokens = None
-    max_cost: MaxCost = None
-    max_minutes: MaxMinutes = None
-    track: Track = None
+    max_tokens: Annotated[
+        int | None,
+        typer.Option("--max-tokens", min=1, metavar="N", help="Stop, to be continued, after so many tokens."),
+    ] = None
+    max_cost: Annotated[
+        float | None,
+        typer.Option("--max-cost", metavar="USD", help="Stop, to be continued, after so many US dollars."),
+    ] = None
+    max_minutes: Annotated[
+        float | None, typer.Option("--max-minutes", metavar="N", help="Stop, to be continued, after so many minutes.")
+    ] = None
+    track: Annotated[
+        bool | None,
+        typer.Option(
+            "--track/--no-track",
+            show_default=False,
+            help="Track in MLflow; default: tracking.enabled in rb.toml, else on if it has a table [tracking].",
+        ),
+    ] = None
     config: Config = None
     set_: Set = None
 
