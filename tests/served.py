@@ -44,17 +44,18 @@ class Served:
     refuse: Callable[[Prompt], int | None] = lambda prompt: None
     play: Callable[[Prompt], dict[str, Any]] = lambda prompt: adds(prompt)
     prompts: list[Prompt] = field(default_factory=list)
+    checks: list[Prompt] = field(default_factory=list)
     port: int = 0
 
     def answer(self, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         system, *rest = ((message["role"], _text(message["content"])) for message in asked["messages"])
         prompt = Prompt(system[1], tuple(rest))
-        self.prompts.append(prompt)
+        check = prompt.wants in ((), ("answer",))  # by `models check`, and before a command pays for anything
+        (self.checks if check else self.prompts).append(prompt)
         status = self.refuse(prompt)
         if status is not None:
             return status, {"error": {"message": "refused", "type": "refused", "code": "refused"}}
-        asked_once = {"answer": "blue"}.items()  # by `models check`
-        fields = asked_once if prompt.wants in ((), ("answer",)) else self.play(prompt).items()
+        fields = {"answer": "blue"}.items() if check else self.play(prompt).items()
         parts = [
             f"[[ ## {name} ## ]]\n{each if isinstance(each, str) else json.dumps(each)}\n" for name, each in fields
         ]

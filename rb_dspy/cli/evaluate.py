@@ -12,9 +12,9 @@ from rb_dspy.cli.output import bar, command_line, confirm_cost, emit, ends_on_in
 from rb_dspy.errors import InputError, RequirementFailed
 
 if TYPE_CHECKING:
-    from rb_dspy.config import BackboneConfig, MemoryMode, Settings
-    from rb_dspy.evaluation import Arm
+    from rb_dspy.config import EvaluateConfig, Settings
     from rb_dspy.matts import BankProgram
+    from rb_dspy.stream import TaskStream
 
 SCREENED = 20
 """Default number of tasks of --screen."""
@@ -48,6 +48,11 @@ def evaluate(
             metavar="VERDICT", help="Exit with 8 unless the verdict is LEARNING (learning), or not HARM (not-harm)."
         ),
     ] = None,
+    on_: Annotated[
+        str | None,
+        typer.Option("--on", metavar="URL", help="A PostgreSQL database, in which many machines share the evaluation."),
+    ] = None,
+    enqueue: Annotated[bool, typer.Option("--enqueue", help="Only queue it, for rb-dspy work URL; with --on.")] = False,
     folder: Annotated[
         Path | None,
         typer.Option(
@@ -72,12 +77,15 @@ def evaluate(
     from rb_dspy.cli.tasks import task_stream
     from rb_dspy.evaluation.identity import stable
     from rb_dspy.evaluation.plan import describe, describe_sources, plan_of
+    from rb_dspy.evaluation.queue import agents, sides
 
     if screen and any(each is not None for each in (arms, models, baseline, orders)):
         raise InputError(
             "evaluate: --screen compares none and oracle in one order; leave out --arms, --models, --baseline and"
             " --orders; for another model: --set agent=PROVIDER/MODEL"
         )
+    if enqueue and on_ is None:
+        raise InputError("evaluate: --enqueue needs --on postgresql://..., the database of the queue")
     given = {"arms": arms, "baseline": baseline, "orders": orders, "jobs": jobs}
     chosen = on.settings(**{f"evaluate__{name}": value for name, value in given.items()})
     config = chosen.evaluate
@@ -88,27 +96,35 @@ def evaluate(
     found = on.source(chosen)
     stream = task_stream(found, on.number or (SCREENED if screen else None))
     built = on.build(chosen)
+    names = [] if models is None else [*filter(None, map(str.strip, models.split(",")))]
     with start_bank(chosen, bank, scope) as start, on.budget():
-        sides = _arms(built, config.arms, models, start, chosen)
+        arms_ = sides(built, config.arms, names, start, chosen.roles)
         how: dict[str, Any] = {"orders": config.orders, "seed": chosen.run.seed}
         how["baseline"] = config.baseline if models is None else baseline
-        plan = plan_of(sides, stream, program=None, **how)
+        plan = plan_of(arms_, stream, program=None, **how)
         sources: dict[str, Any] = {"lessons": lessons, "embedder": chosen.bank.embedder}
         stated = describe(plan) | describe_sources(plan, **sources)
         place = folder or Path("rb-evaluations") / f"{stream.name}-{stream.digest[:8]}-{stable(stated)[:8]}"
-        how |= {"jobs": config.jobs, "folder": place}
-        estimate = evaluation.estimate(sides, stream, **how)
-        learning = {arm.memory for arm in sides.values() if arm.learns}
+        if enqueue:
+            config = config.model_copy(update={"baseline": how["baseline"]})
+            _enqueue(str(on_), on, chosen, config, names, stream, built, lessons, (bank, scope))
+            return
+        how |= {"jobs": config.jobs}
+        shared: dict[str, Any] = {**how, "folder": on_ or place}
+        estimate = evaluation.estimate(arms_, stream, **how, folder=None if on_ else place)
+        learning = {arm.memory for arm in arms_.values() if arm.learns}
         if estimate.done < estimate.tasks:
-            settings = [chosen.model_copy(update={"backbones": roles}) for roles in _backbones(chosen, models).values()]
+            settings = [
+                chosen.model_copy(update={"backbones": roles}) for roles in agents(names, chosen.roles).values()
+            ]
             judges, teaches = bool(learning - {"true_verdicts"}), bool(learning - {"raw"})
             preflight(*settings, agent=on.agent is None, judge=judges, teacher=teaches)
         asks = not (yes or out.quiet)
-        say((found.name, "bold"), f"  {', '.join(sides)}")
+        say((found.name, "bold"), f"  {', '.join(arms_)}")
         say((f"{estimate}; results in {place}", "dim"))
         if estimate.calls is None and asks:
             with ends_on_interrupt(f"results are in {place}; the same command continues"), bar("measuring") as show:
-                estimate = evaluation.measure(sides, stream, **how, **sources, on_progress=show)
+                estimate = evaluation.measure(arms_, stream, **shared, **sources, on_progress=show)
             say((str(estimate), "dim"))
         confirm_cost(estimate.calls or 0, yes=not asks)
         with (
@@ -121,7 +137,7 @@ def evaluate(
                 show(progress)
                 tracked.on_progress(progress)
 
-            report = evaluation.evaluate(sides, stream, **how, **sources, on_progress=on_progress)
+            report = evaluation.evaluate(arms_, stream, **shared, **sources, on_progress=on_progress)
             report = report.model_copy(update={"command": command_line(context)})
             report.save(place)
             tracked.log_report(report)
@@ -134,28 +150,40 @@ def evaluate(
         )
 
 
-def _arms(
-    program: BankProgram, arms: tuple[MemoryMode, ...], models: str | None, bank: Any, chosen: Settings
-) -> dict[str, Arm]:
-    """The arms by name: memory modes, or models as agents of the program; those with memory start from ``bank``."""
-    from rb_dspy.backbones import Backbones
-    from rb_dspy.evaluation import Arm
+def _enqueue(
+    url: str,
+    on: options.OnTasks,
+    chosen: Settings,
+    config: EvaluateConfig,
+    models: list[str],
+    stream: TaskStream,
+    program: BankProgram,
+    lessons: Path | None,
+    start: tuple[str | None, str | None],
+) -> None:
+    """Queue the evaluation, with all that a worker elsewhere needs for it."""
+    from rb_dspy.evaluation import queue
+    from rb_dspy.evaluation.arms import oracle_lessons
+    from rb_dspy.prompts import state_of
 
-    if models is None:
-        return {name: Arm(program, name, bank=None if name in ("none", "oracle") else bank) for name in arms}
-    sides = _backbones(chosen, models)
-    return {name: Arm(program, "bank", Backbones.from_settings(roles), bank) for name, roles in sides.items()}
-
-
-def _backbones(chosen: Settings, models: str | None) -> dict[str, dict[str, BackboneConfig]]:
-    """The language models by role, for each of ``models`` as the agent; None: those of the settings."""
-    from rb_dspy.config import BackboneConfig
-
-    if models is None:
-        return {"": chosen.roles}
-    agent, sides = chosen.backbones["agent"], {}
-    for name in filter(None, map(str.strip, models.split(","))):  # those of its provider keep the agent's settings
-        same = name.partition("/")[0] == agent.model.partition("/")[0]
-        config = agent.model_copy(update={"model": name}) if same else BackboneConfig(model=name)
-        sides[name] = {**chosen.roles, "agent": config}
-    return sides
+    begins = None if start == (None, None) else (start[0] or chosen.bank.url, start[1] or chosen.bank.scope)
+    if begins and "://" not in begins[0]:
+        raise InputError(f"evaluate: --bank {begins[0]} is a file of this machine; expected a bank in PostgreSQL")
+    job = queue.Job(
+        name=stream.name,
+        tasks=tuple(stream),
+        arms=config.arms,
+        models=tuple(models),
+        orders=config.orders,
+        baseline=config.baseline,
+        settings=chosen.model_dump(mode="json", exclude_unset=True),
+        env=on.env,
+        agent=on.agent,
+        score=on.score,
+        prompts=None if on.program is None else state_of(program),
+        start=begins,
+        lessons=None if lessons is None else tuple(oracle_lessons(lessons, stream)),
+    )
+    id = queue.enqueue(url, job)
+    emit({"job": id})
+    say("queued as ", (id, "bold"), "; on each machine: ", ("rb-dspy work URL --jobs 24", "bold"))

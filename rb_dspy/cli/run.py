@@ -49,6 +49,7 @@ def run(
     from rb_dspy.backbones import budget
     from rb_dspy.bank import MemoryBank
     from rb_dspy.cli.comparison import compare_memory
+    from rb_dspy.cli.models import preflight
     from rb_dspy.cli.program import about, build_program, tracker
     from rb_dspy.cli.tasks import source
     from rb_dspy.stream import TaskStream
@@ -66,7 +67,9 @@ def run(
     tracked = tracker(chosen, on.track)
     head |= about(built, chosen)
     limits = budget(max_tokens=on.max_tokens, max_cost=on.max_cost, max_minutes=on.max_minutes)
+    learns = chosen.run.memory in ("bank", "both")
     if both:
+        preflight(chosen, agent=on.agent is None)
         with limits:
             compare_memory(built, found.name, todo, chosen)
         return
@@ -93,6 +96,7 @@ def run(
         if record is None:
             head |= {"stream": found.name, "digest": stream.digest, "seed": chosen.run.seed}
             record = journal.start([each.id for each in todo], **head)
+        preflight(chosen, agent=on.agent is None, judge=learns, teacher=learns)
         _run(built, stream, opened, record, chosen, tracked, found.text)
 
 

@@ -7,7 +7,7 @@ killed, and started anywhere, at any time: a SLURM array, a Kubernetes job, Ray,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from typing import Any
 
@@ -68,7 +68,7 @@ class Job(pydantic.BaseModel, frozen=True):
         if self.versions != versions():
             raise InputError(f"the evaluation was queued with {self.versions}, and this machine has {versions()}")
         chosen = Settings.model_validate(self.settings)
-        backbones = Backbones.from_settings(chosen.backbones)
+        backbones = Backbones.from_settings(chosen.roles)
         program = build_program(chosen.program, chosen.matts, self.env, backbones, self.agent, self.score)
         if self.prompts is not None:
             set_state(program, self.prompts, source=self.name)
@@ -78,7 +78,7 @@ class Job(pydantic.BaseModel, frozen=True):
         )  # fmt: skip
         with bank as start:
             return evaluate(
-                sides(program, self.arms, self.models, start, chosen.backbones),
+                sides(program, self.arms, self.models, start, chosen.roles),
                 TaskStream(self.name, self.tasks),
                 orders=self.orders,
                 seed=chosen.run.seed,
@@ -91,22 +91,32 @@ class Job(pydantic.BaseModel, frozen=True):
             )
 
 
-def sides(
-    program: BankProgram,
-    arms: tuple[str, ...],
-    models: tuple[str, ...],
-    bank: MemoryBank | None,
-    backbones: Mapping[Any, BackboneConfig],
-) -> dict[str, Arm]:
-    """The arms by name: memory modes, or models as agents of the program; those with memory start from ``bank``."""
+def agents(models: Sequence[str], roles: Mapping[str, BackboneConfig]) -> dict[str, dict[str, BackboneConfig]]:
+    """Model -> the language models by role, with this one as the agent; without ``models``: those of ``roles``."""
     if not models:
-        memories: Any = arms
-        return {name: Arm(program, name, bank=None if name in ("none", "oracle") else bank) for name in memories}
-    agent, found = backbones["agent"], {}
+        return {"": dict(roles)}
+    agent, found = roles["agent"], {}
     for name in models:  # a model of the same provider keeps the agent's address and settings
         same = name.partition("/")[0] == agent.model.partition("/")[0]
-        config = agent.model_copy(update={"model": name}) if same else BackboneConfig(model=name)
-        found[name] = Arm(program, "bank", Backbones.from_settings({**backbones, "agent": config}), bank)
+        found[name] = {
+            **roles,
+            "agent": agent.model_copy(update={"model": name}) if same else BackboneConfig(model=name),
+        }
+    return found
+
+
+def sides(
+    program: BankProgram,
+    arms: Sequence[str],
+    models: Sequence[str],
+    bank: MemoryBank | None,
+    roles: Mapping[str, BackboneConfig],
+) -> dict[str, Arm]:
+    """The arms by name: memory modes, or models as agents of the program; those with memory start from ``bank``."""
+    memories: Any = () if models else arms
+    found = {name: Arm(program, name, bank=None if name in ("none", "oracle") else bank) for name in memories}
+    for name, each in agents(models, roles).items() if models else ():
+        found[name] = Arm(program, "bank", Backbones.from_settings(each), bank)
     return found
 
 

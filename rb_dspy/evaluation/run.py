@@ -104,13 +104,13 @@ def evaluate(
 def measure(
     arms: Mapping[str, ArmLike] | Sequence[ArmLike], stream: Tasks, *, folder: str | Path, jobs: int = 1, **options: Any
 ) -> Estimate:
-    """Do the first two tasks of each arm, and estimate the others from them; ``evaluate`` continues in ``folder``.
+    """Do the first eight tasks of each arm, and estimate the others from them; ``evaluate`` continues in ``folder``.
 
     ``options`` and errors are those of ``evaluate``.
     """
     usual = {"program": None, "orders": 8, "seed": 0, "baseline": None}
     plan = plan_of(arms, stream, **{name: options.pop(name, value) for name, value in usual.items()})
-    with _open(plan, folder=folder, stop_after=PILOT + 1, **options) as cells:
+    with _open(plan, folder=folder, stop_after=3, **options) as cells:
         cells.run(jobs, PILOT)
         return estimate_of(plan, {name: cells.records.of((name, 0)) for name in plan.arms}, jobs)
 

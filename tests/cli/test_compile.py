@@ -85,7 +85,7 @@ def test_a_reflection_model_that_does_not_answer_is_noticed_at_once(desk: Any, a
 def test_a_compile_calls_each_model_before_anything_is_paid_for(desk: Any, served: Served, asked: Asked) -> None:
     served.refuse = lambda prompt: 401
     code, _, err = desk(*COMPILE, "--no-track")
-    assert (code, len(served.prompts), asked) == (4, 1, []), err
+    assert (code, len(served.checks), asked) == (4, 1, []), err
 
 
 def test_the_table_compile_sets_what_no_option_does(desk: Any, asked: Asked) -> None:

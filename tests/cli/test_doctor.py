@@ -15,7 +15,7 @@ def test_all_is_well_before_the_first_run_and_after_it(cli: Any, served: Served)
     code, out, err = cli("doctor", "--json")
     rows = lines(out)
     assert (code, [row["check"] for row in rows], {row["ok"] for row in rows}) == (0, CHECKS, {True}), err
-    assert len(served.prompts) == 1
+    assert len(served.checks) == 1
     found = {row["check"]: row["found"] for row in rows}
     assert "agent, judge, distiller, contraster, selector: openai/scripted" in found["models"]
     assert "no bank at rb-bank.sqlite yet" in found["bank"]

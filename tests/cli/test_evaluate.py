@@ -35,11 +35,6 @@ def sums(cli: Any, served: Served) -> Any:
     return cli
 
 
-def probes(prompt: Prompt) -> bool:
-    """Whether this is the question that only asks whether a model answers."""
-    return prompt.wants == ("answer",)
-
-
 def evaluate(sums: Any, *args: str) -> dict[str, Any]:
     code, out, err = sums("evaluate", "sums.jsonl", "--no-track", *args, "--json")
     assert code == 0, err
@@ -92,7 +87,7 @@ def test_an_interrupted_evaluation_says_how_to_go_on(sums: Any, served: Served) 
     before = len(served.prompts)
     report = evaluate(sums, "--orders", "2")
     agents = [prompt for prompt in served.prompts[before:] if role_of(prompt) == "agent"]
-    done = 3  # before the fifth prompt; the first one only asked whether the model answers
+    done = 4  # before the fifth prompt
     assert len(agents) == report["arms"]["none"]["runs"] + report["arms"]["bank"]["runs"] - done
 
 
@@ -124,18 +119,17 @@ def test_each_model_that_will_be_called_is_called_before_anything_is_paid_for(su
     few = ("evaluate", "sums.jsonl", "-n", "2", "--no-track", "--json")
     served.refuse = lambda prompt: 401
     code, _, err = sums(*few)
-    assert (code, err.count("\n"), len(served.prompts)) == (4, 1, 1), err
+    assert (code, err.count("\n"), len(served.checks), served.prompts) == (4, 1, 1, []), err
     assert "agent (openai/scripted): the provider refused the key" in err
     assert not Path("rb-evaluations").exists()
-    served.refuse, served.prompts = refused, []
+    served.refuse, served.checks = refused, []
     selector = ("--set", "selector=openai/s", "--set", f"selector.api_base=http://127.0.0.1:{served.port}/v1")
     for _ in range(2):  # the second time everything is done already
         assert sums(*few, "--orders", "1", "--matts", "parallel", *selector)[0] == 0
-        assert [probes(prompt) for prompt in served.prompts[:3]] == [True, True, False]  # the others share the agent's
-        assert sum(map(probes, served.prompts)) == 2
-    served.prompts = []
+        assert len(served.checks) == 2  # the other roles share the agent's model
+    served.checks = []
     assert sums(*few, "--screen", *lessons, "--set", "judge=openai/not-called")[0] == 0
-    assert sum(map(probes, served.prompts)) == 1
+    assert len(served.checks) == 1
 
 
 def test_the_table_evaluate_sets_what_no_option_does(sums: Any) -> None:
@@ -170,7 +164,7 @@ def test_screening_asks_whether_perfect_lessons_help(sums: Any, served: Served) 
     assert list(report["arms"]) == ["none", "oracle"]
     assert report["arms"]["oracle"]["success"]["mean"] > report["arms"]["none"]["success"]["mean"]
     assert report["headroom"] in ("yes", "unclear")
-    assert {role_of(prompt) for prompt in served.prompts if not probes(prompt)} == {"agent"}
+    assert {role_of(prompt) for prompt in served.prompts} == {"agent"}
 
 
 @pytest.mark.parametrize("option", [["--models", "openai/a,openai/b"], ["--orders", "3"], ["--arms", "none,raw"]])

@@ -162,6 +162,28 @@ def test_ten_random_kills_of_a_ray_node(
     killed_node(served, bare_url, job(served, tasks=10, orders=24), seed)
 
 
+def test_the_command_queues_what_workers_do_and_shares_what_it_does_itself(
+    cli: Any, served: Served, bare_url: str
+) -> None:
+    given = ("evaluate", "tasks.jsonl", "--orders", "2", "--on", bare_url, "--json")
+    code, out, err = cli(*given, "--enqueue")
+    assert code == 0, err
+    assert (json.loads(out)["job"], served.prompts) == (queued(bare_url)[0][0], [])
+    code, out, err = cli("work", bare_url, "--json")
+    assert code == 0, err
+    report = json.loads(out.splitlines()[-1])["report"]
+    assert (report["tasks"], report["arms"]["bank"]["runs"], report["arms"]["none"]["runs"]) == (3, 6, 3)
+    asked = len(served.prompts)
+    code, out, err = cli(*given)  # the same evaluation: it is done
+    assert code == 0, err
+    assert json.loads(out.splitlines()[-1])["arms"]["bank"]["runs"] == 6
+    assert len(served.prompts) == asked
+    MemoryBank.open("my.sqlite", scope="default", embedder=HashEmbedder()).close()
+    for wrong in (("--enqueue",), ("--on", bare_url, "--enqueue", "--bank", "my.sqlite")):
+        code, _, err = cli("evaluate", "tasks.jsonl", *wrong)
+        assert (code, err.count("\n")) == (2, 1), err
+
+
 def test_a_job_is_queued_once_and_done_once(cli: Any, served: Served, bare_url: str) -> None:
     given = job(served, tasks=2, orders=1, arms=("none", "bank"))
     assert enqueue(bare_url, given) == enqueue(bare_url, given)
