@@ -54,26 +54,34 @@ class Corridor(Environment):
 class Lock(Environment):
     """Answer with the code of a lock. All locks of one ``maker`` open in the same way, so a lesson helps on the next.
 
-    ``env_args``: ``code``, which is not in the instruction.
+    ``env_args``: ``code``, which is not in the instruction; ``presses`` (default 1), actions of which the last is the
+    answer; ``tells`` (default False), whether a lock that stays shut shows its code.
     """
 
     action_rules = "the code, nothing else"
 
-    def __init__(self, code: str) -> None:
+    def __init__(self, code: str, *, presses: int = 1, tells: bool = False) -> None:
         self._code = code
+        self._left = presses
+        self._tells = tells
         self._answer: str | None = None
 
     @classmethod
     def make(cls, task: Task, rollout_id: str) -> Lock:
         """Make one for ``task``; an ``EnvironmentFactory``."""
-        return cls(str(task.env_args["code"]))
+        args = task.env_args
+        return cls(str(args["code"]), presses=int(str(args.get("presses", 1))), tells=bool(args.get("tells")))
 
     def reset(self, task: Task) -> str:
         return "The keypad waits for a code."
 
     def step(self, action: str) -> tuple[str, bool]:
+        self._left -= 1
+        if self._left > 0:
+            return f"The keypad beeps, {self._left} to go.", False
         self._answer = action
-        return ("It opens." if action == self._code else "It stays shut."), True
+        shut = f"It stays shut. Its code is {self._code}." if self._tells else "It stays shut."
+        return ("It opens." if action == self._code else shut), True
 
     def answer(self) -> str | None:
         return self._answer
@@ -81,6 +89,50 @@ class Lock(Environment):
     def outcome(self) -> Outcome:
         success = self._answer == self._code
         return Outcome(reward=float(success), success=success, info={"code": self._code})
+
+
+class Doors(Environment):
+    """A hall with doors and a chest: open two doors, and the chest opens if the right one is among them.
+
+    One transcript does not tell which of its two doors that was; attempts that share one door and differ in the other
+    do. ``env_args``: ``right``, the name of a door, which is not in the instruction.
+    """
+
+    action_rules = "one of the listed actions"
+    names = ("red", "green", "blue", "yellow")
+
+    def __init__(self, right: str) -> None:
+        self._right = right
+        self._opened: list[str] = []
+
+    @classmethod
+    def make(cls, task: Task, rollout_id: str) -> Doors:
+        """Make one for ``task``; an ``EnvironmentFactory``."""
+        return cls(str(task.env_args["right"]))
+
+    def reset(self, task: Task) -> str:
+        self._opened = []
+        return f"A hall with {len(self.names)} doors, all shut, and a locked chest."
+
+    def step(self, action: str) -> tuple[str, bool]:
+        if action not in self.valid_actions():
+            return f"Nothing happens: {action!r} is not possible here.", False
+        self._opened.append(action.split()[2])
+        if not self._done:
+            return "The door is open. The chest is locked.", False
+        chest = "It opens." if self._right in self._opened else "It stays shut."
+        return f"The door is open, and the hall locks all others. The chest: {chest}", True
+
+    def valid_actions(self) -> Sequence[str]:
+        return () if self._done else tuple(f"open the {n} door" for n in self.names if n not in self._opened)
+
+    def outcome(self) -> Outcome:
+        success = self._done and self._right in self._opened
+        return Outcome(reward=float(success), success=success, info={"right": self._right})
+
+    @property
+    def _done(self) -> bool:
+        return len(self._opened) == 2
 
 
 Method = Literal["reset", "step", "reopen", "valid_actions", "answer", "outcome", "close"]

@@ -39,6 +39,12 @@ class Prompt:
         return tuple(re.findall(r"\d+\. `(\w+)`", listed))
 
     @property
+    def role(self) -> str:
+        """``agent``, ``judge``, ``selector``, ``checker`` or ``distiller``, also of several rollouts."""
+        fields = {"action": "agent", "label": "judge", "choice": "selector", "decision": "checker"}
+        return next((role for field, role in fields.items() if field in self.wants), "distiller")
+
+    @property
     def text(self) -> str:
         """All text that the model reads."""
         return "\n".join([self.system, *(text for _, text in self.messages)])
@@ -53,6 +59,10 @@ class Prompt:
         if not values:
             raise KeyError(name)
         return values[-1]
+
+    def get(self, name: str, default: str = "") -> str:
+        """Return ``prompt[name]``, or ``default`` if the prompt has no such field."""
+        return next(reversed(self.all(name)), default)
 
     def __contains__(self, name: str) -> bool:
         return bool(self.all(name))

@@ -26,10 +26,9 @@ from rb_dspy import (
 from rb_dspy.errors import ConfigError, InputError
 from rb_dspy.importers import to_trajectory
 from rb_dspy.schema import Outcome, Trajectory
-from rb_dspy.testing import HashEmbedder, Prompt, Reply, scripted_lm
-from tests.evaluation.world import learner, make_safe, safes
+from rb_dspy.testing import HashEmbedder, Prompt, Reply, locks, locksmith, scripted_lm, toys
 
-CODES = {task.id: str(task.env_args["code"]) for task in safes(60)}
+CODES = {task.id: str(task.env_args["code"]) for task in locks(60)}
 
 
 def right(task: Task, answer: str) -> bool:
@@ -38,12 +37,12 @@ def right(task: Task, answer: str) -> bool:
 
 def guess(instruction: str, lessons: str) -> str:
     (maker,) = re.findall(r"that (\w+) made", instruction)
-    known = re.search(rf"{maker} safes open with (\d+)", lessons)
-    return known[1] if known else "0000"
+    known = re.findall(rf"What {maker} made opens with (\d+)", lessons)
+    return next((code for code in known if code != "0000"), "0000")
 
 
 def tried(task_id: str, code: str) -> str:
-    return "The safe opens." if code == CODES[task_id] else f"It stays shut. Its code is {CODES[task_id]}."
+    return "It opens." if code == CODES[task_id] else f"It stays shut. Its code is {CODES[task_id]}."
 
 
 def plain(task: Task, lessons: str) -> Any:
@@ -69,14 +68,14 @@ def react() -> dspy.ReAct:
 
     def try_code(number: int, maker: str, code: str) -> str:
         """Type a code."""
-        return tried(f"safe/{maker}/{number}", code)
+        return tried(f"lock/{maker}/{number}", code)
 
     return dspy.ReAct("task, lessons -> answer", tools=[try_code], max_iters=3)
 
 
 def all_roles(prompt: Prompt) -> Reply:
     if "next_tool_name" in prompt.wants or "answer" in prompt.wants:
-        number, maker = re.findall(r"safe number (\d+) that (\w+) made", prompt["task"])[0]
+        maker, number = re.findall(r"that (\w+) made, serial (\d+)", prompt["task"])[0]
         code = guess(prompt["task"], prompt["lessons"])
         if "answer" in prompt.wants:
             return {"reasoning": "", "answer": code}
@@ -87,7 +86,7 @@ def all_roles(prompt: Prompt) -> Reply:
             "next_tool_name": "finish" if done else "try_code",
             "next_tool_args": {} if done else args,
         }
-    return learner(prompt)
+    return locksmith(prompt)
 
 
 def program(agent: Any, **more: Any) -> ReasoningBank:
@@ -102,7 +101,7 @@ AGENTS: dict[str, Callable[[], Any]] = {"function": lambda: plain, "async": lamb
 def test_an_evaluation_with_an_agent_and_a_score(name: str, tmp_path: Path) -> None:
     report = evaluate(
         ["none", "bank"],
-        safes(24),
+        locks(24),
         program=program(AGENTS[name](), score=right),
         orders=2,
         folder=tmp_path,
@@ -118,7 +117,7 @@ def test_an_evaluation_with_an_agent_and_a_score(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("name", AGENTS)
 def test_a_stream_with_an_agent_in_an_environment(name: str) -> None:
     with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
-        report = run_stream(program(AGENTS[name](), environments=make_safe), safes(12), bank)
+        report = run_stream(program(AGENTS[name](), environments=toys), locks(12), bank)
         assert [result.error for result in report.results] == [""] * 12
         assert [result.solved for result in report.results[6:]].count(True) >= 4
         experience = bank.experiences()[0]
@@ -129,7 +128,7 @@ def test_a_stream_with_an_agent_in_an_environment(name: str) -> None:
 def test_several_rollouts_of_an_agent(tmp_path: Path) -> None:
     with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
         matts = MaTTS(program(plain, score=right), k=3, mode="best_of_n")
-        report = run_stream(matts, safes(3), bank)
+        report = run_stream(matts, locks(3), bank)
         assert [[each.rollout_id for each in result.rollouts] for result in report.results] == [["0", "1", "2"]] * 3
         assert [result.error for result in report.results] == [""] * 3
     with pytest.raises(ConfigError, match="sequential"):
@@ -141,7 +140,7 @@ def test_the_model_of_the_role_agent_is_lent_and_counted() -> None:
         return str(dspy.Predict("task, lessons -> answer")(task=task.instruction, lessons=lessons).answer)
 
     with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
-        report = run_stream(program(with_dspy, score=right), safes(2), bank)
+        report = run_stream(program(with_dspy, score=right), locks(2), bank)
         assert [result.usage["agent"].calls for result in report.results] == [1, 1]
 
 
@@ -158,7 +157,7 @@ def test_an_agent_that_breaks_is_an_error_of_its_task(result: Callable[[], Any],
         return result() if task.id.endswith("/1") else plain(task, lessons)
 
     with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
-        report = run_stream(program(breaks, score=right), safes(3), bank)
+        report = run_stream(program(breaks, score=right), locks(3), bank)
         assert [error in each.error for each in report.results] == [False, True, False]
         assert report.score().broke == 1
 
@@ -172,7 +171,7 @@ def test_what_a_score_may_be(scored: Any, solved: bool | None) -> None:
         return scored
 
     with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
-        (result,) = run_stream(program(plain, score=score), safes(1), bank).results
+        (result,) = run_stream(program(plain, score=score), locks(1), bank).results
         assert result.solved is solved
         assert ("expected True, False" in result.error) is (scored == "yes")
 
@@ -185,7 +184,7 @@ def test_an_agent_that_cannot_be_called_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="inputs a, b; expected one for the task"):
         ReasoningBank(agent=dspy.Predict("a, b -> answer"))
     with pytest.raises(ConfigError, match="pass one of them"):
-        ReasoningBank(score=right, environments=make_safe)
+        ReasoningBank(score=right, environments=toys)
 
 
 def test_a_module_without_an_input_for_lessons_gets_them_below_the_task() -> None:
@@ -197,9 +196,9 @@ def test_a_module_without_an_input_for_lessons_gets_them_below_the_task() -> Non
             return dspy.Prediction(answer="0000")
 
     with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
-        bank.add("Safes", "Look below the safe.")
-        run_stream(program(Mine(), score=right), safes(1), bank)
-    assert seen[0].startswith("Open safe number 0 that Abus made.\n\n")
+        bank.add("Locks", "Look below the lock.")
+        run_stream(program(Mine(), score=right), locks(1), bank)
+    assert seen[0].startswith("Open the lock that Abus made, serial 0.\n\n")
     assert "Look below the safe." in seen[0]
 
 
@@ -211,7 +210,7 @@ def test_without_lessons_the_text_is_empty() -> None:
         return "0000"
 
     with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
-        run_stream(program(mine, score=right), safes(1), bank)
+        run_stream(program(mine, score=right), locks(1), bank)
     assert given == [""]
 
 
@@ -220,7 +219,7 @@ def test_an_answer_without_steps_is_a_step() -> None:
         return Trajectory(task_id=task.id, answer="0000", stop_reason="external")
 
     with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
-        (result,) = run_stream(program(mine, environments=make_safe), safes(1), bank).results
+        (result,) = run_stream(program(mine, environments=toys), locks(1), bank).results
         assert result.error == ""
         (step,) = result.rollouts[0].steps
         assert step.action == "0000"
@@ -240,12 +239,12 @@ def test_an_agent_that_cannot_be_copied_is_shared_and_names_its_evaluation(tmp_p
 
     mine = Mine()
     arguments: dict[str, Any] = {"orders": 1, "folder": tmp_path, "embedder": HashEmbedder()}
-    report = evaluate(["none", "bank"], safes(6), program=program(mine, score=right), **arguments)
+    report = evaluate(["none", "bank"], locks(6), program=program(mine, score=right), **arguments)
     assert report.arms["bank"].errors == 0
     assert mine.calls == 12
     for other in (program(plain, score=right), program(mine, score=lambda task, answer: True)):
         with pytest.raises(InputError, match="another evaluation"):
-            evaluate(["none", "bank"], safes(6), program=other, **arguments)
+            evaluate(["none", "bank"], locks(6), program=other, **arguments)
 
 
 def test_a_trajectory_of_an_agent_stays_as_it_is() -> None:
@@ -253,6 +252,6 @@ def test_a_trajectory_of_an_agent_stays_as_it_is() -> None:
         return to_trajectory(task, [{"thought": "hm", "action": "0000", "observation": "ok"}])
 
     with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
-        (result,) = run_stream(program(mine, score=right), safes(1), bank).results
+        (result,) = run_stream(program(mine, score=right), locks(1), bank).results
         assert result.solved is False  # it has no answer
         assert result.rollouts[0].steps[0].thought == "hm"

@@ -10,31 +10,30 @@ import pytest
 
 from rb_dspy import MaTTS, MemoryBank, budget, evaluate, run_stream
 from rb_dspy.errors import BudgetSpent, ConfigError
-from rb_dspy.testing import HashEmbedder, Prompt, Reply
+from rb_dspy.testing import HashEmbedder, Prompt, Reply, locks, locksmith, scripted_program
 from tests.compile.world import compiled, program as lock_program
-from tests.evaluation.world import learner, program, safes
 
 
 def counted(calls: list[str]) -> Any:
     def play(prompt: Prompt) -> Reply:
         calls.append(prompt["task"])
-        return learner(prompt)
+        return locksmith(prompt)
 
-    return program(play)
+    return scripted_program(play)
 
 
 def test_a_run_stops_within_its_tokens_and_continues_without_paying_twice() -> None:
     calls: list[str] = []
     with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
         with budget() as free:
-            run_stream(counted(calls), safes(6), MemoryBank.open(None, scope="t", embedder=HashEmbedder()))
+            run_stream(counted(calls), locks(6), MemoryBank.open(None, scope="t", embedder=HashEmbedder()))
         whole, per_call = len(calls), free.tokens / len(calls)
         calls.clear()
         student, runs = counted(calls), 0
         while True:
             runs += 1
             with budget(max_tokens=int(5 * per_call)) as spent, suppress(BudgetSpent):
-                run_stream(student, safes(6), bank, run_id="r")
+                run_stream(student, locks(6), bank, run_id="r")
                 break
             assert spent.tokens < int(5 * per_call) + 2 * per_call  # one call more, which may be a long one
         assert runs >= 3
@@ -48,7 +47,7 @@ def test_rollouts_in_parallel_share_a_budget() -> None:
     with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
         matts = MaTTS(counted(calls), k=4)
         with pytest.raises(BudgetSpent), budget(max_tokens=1):
-            run_stream(matts, safes(3), bank, run_id="r")
+            run_stream(matts, locks(3), bank, run_id="r")
         assert len(calls) <= 4
 
 
@@ -57,14 +56,14 @@ def test_an_evaluation_stops_and_the_same_folder_continues(tmp_path: Path) -> No
     arguments: dict[str, Any] = {"orders": 2, "folder": tmp_path, "embedder": HashEmbedder(), "jobs": 2}
     student, stops = counted(calls), 0
     with budget() as free:
-        evaluate(["none", "bank"], safes(6), program=student, **{**arguments, "folder": tmp_path / "free"})
+        evaluate(["none", "bank"], locks(6), program=student, **{**arguments, "folder": tmp_path / "free"})
     whole = len(calls)
     calls.clear()
     while True:
         before = len(calls)
         try:
             with budget(max_tokens=free.tokens // 3):
-                evaluate(["none", "bank"], safes(6), program=student, **arguments)
+                evaluate(["none", "bank"], locks(6), program=student, **arguments)
             break
         except BudgetSpent:
             stops += 1
@@ -82,9 +81,9 @@ def test_limits_that_cannot_be_kept_are_refused_before_a_call() -> None:
     calls: list[str] = []
     with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
         with pytest.raises(ConfigError, match="is not known; use max_tokens"), budget(max_cost=1.0):
-            run_stream(counted(calls), safes(1), bank)
+            run_stream(counted(calls), locks(1), bank)
         with pytest.raises(BudgetSpent, match="minutes is spent"), budget(max_minutes=1e-9):
-            run_stream(counted(calls), safes(1), bank)
+            run_stream(counted(calls), locks(1), bank)
         for wrong in ({"max_tokens": 0}, {"max_cost": -1.0}, {"max_minutes": float("nan")}):
             with pytest.raises(ConfigError, match="above 0"), budget(**wrong):  # type: ignore[arg-type]
                 pass

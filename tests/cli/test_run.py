@@ -15,21 +15,19 @@ import pytest
 
 from rb_dspy import MemoryBank, Task, TaskResult, Trajectory
 from rb_dspy.stream.journal import Folder, Journal
-from rb_dspy.testing import HashEmbedder, Prompt
-from tests.evaluation.world import Safe
-from tests.scenarios.world import role_of
+from rb_dspy.testing import HashEmbedder, Lock, Prompt
 from tests.served import TASKS, Served, lines, private
 
 IDS = [str(task["id"]) for task in TASKS]
 SOURCE = str(Path(__file__).parents[2])
 
 
-class Fixed(Safe):
+class Fixed(Lock):
     def __init__(self) -> None:
         super().__init__("6")
 
 
-class OfTask(Safe):
+class OfTask(Lock):
     def __init__(self, task: Task) -> None:
         super().__init__(str(task.env_args["code"]))
 
@@ -62,7 +60,7 @@ def run(cli: Any, *args: str, code: int = 0) -> list[dict[str, Any]]:
 
 
 def asked(served: Served, start: int = 0) -> list[str]:
-    return [role_of(prompt) for prompt in served.prompts[start:]]
+    return [prompt.role for prompt in served.prompts[start:]]
 
 
 def test_a_file_is_done_whole_and_in_order_unless_there_is_a_seed(cli: Any) -> None:
@@ -130,7 +128,7 @@ def test_without_learning_tasks_are_repeated_and_nothing_is_stored(cli: Any, ser
 def test_an_environment_of_ones_own(cli: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "desk", raising=False)
-    Path("desk.py").write_text("from tests.evaluation.world import make_safe as rooms")
+    Path("desk.py").write_text("from rb_dspy.testing import toys as rooms")
     task = {"instruction": "What is 1 and 5?", "env": "not-installed", "env_args": {"code": 6}}
     Path("tasks.jsonl").write_text(json.dumps(task))
     assert run(cli, "--env", name)[0]["solved"] is True
@@ -165,7 +163,7 @@ def test_memory_both_shows_lessons_whole(cli: Any, served: Served) -> None:
     lesson = {"title": "Owners", "description": "Always.", "content": fact}
 
     def play(prompt: Prompt) -> dict[str, Any]:
-        if role_of(prompt) == "distiller":
+        if prompt.role == "distiller":
             return {"analysis": "Hm.", "memory_items": [lesson]}
         return {"thought": "Hm.", "action": "6", "reasons": "Hm.", "label": "success"}
 
@@ -183,7 +181,7 @@ def test_memory_both_needs_answers(cli: Any) -> None:
 
 def test_a_run_says_how_to_look_at_lessons_and_take_them_back_if_it_learned_some(cli: Any, served: Served) -> None:
     usual = served.play
-    served.play = lambda prompt: usual(prompt) | ({"memory_items": []} if role_of(prompt) == "distiller" else {})
+    served.play = lambda prompt: usual(prompt) | ({"memory_items": []} if prompt.role == "distiller" else {})
     assert "rollback" not in cli("run", "tasks.jsonl", "-n", "1")[1]
     served.play = usual
     assert "rb-dspy bank rollback run:" in cli("run", "tasks.jsonl")[1]
@@ -209,7 +207,7 @@ def ended_at(cli: Any, served: Served, role: str, number: signal.Signals, *args:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts jobs in the background without it
 
     def waits(prompt: Prompt) -> dict[str, Any]:
-        if role_of(prompt) == role and "What is 2 and" in prompt.text:
+        if prompt.role == role and "What is 2 and" in prompt.text:
             reached.set()
             if number is not signal.SIGKILL:
                 signal.pthread_kill(main, number)
@@ -282,7 +280,7 @@ def test_a_run_that_is_active_elsewhere_is_left_alone(cli: Any, served: Served) 
 
 
 def test_a_failed_task_is_done_again_in_the_same_run(cli: Any, served: Served) -> None:
-    served.refuse = lambda prompt: 400 if role_of(prompt) == "judge" and "What is 2 and" in prompt.text else None
+    served.refuse = lambda prompt: 400 if prompt.role == "judge" and "What is 2 and" in prompt.text else None
     first = run(cli)
     assert [bool(row["error"]) for row in first[:-1]] == [False, True, False]
     assert not first[-1]["finished"]

@@ -14,30 +14,45 @@ from typing import Any
 import dspy
 import pytest
 
-from rb_dspy import Backbones, MaTTS, MemoryBank, MemoryDraft, Outcome, ReasoningBank, Task, TaskStream, evaluate
+from rb_dspy import (
+    Backbones,
+    MaTTS,
+    MemoryBank,
+    MemoryDraft,
+    Outcome,
+    ProgramConfig,
+    ReasoningBank,
+    RetrieveConfig,
+    Task,
+    TaskStream,
+    evaluate,
+)
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError
 from rb_dspy.evaluation import Arm, Progress, Report, estimate, measure, screen
 from rb_dspy.evaluation.modes import shuffled
 from rb_dspy.evaluation.records import read_records
 from rb_dspy.importers import to_trajectory
 from rb_dspy.steps import Memory
-from rb_dspy.testing import Corridor, Faulty, HashEmbedder, Prompt, Reply, scripted_lm
-from tests.evaluation.world import (
-    MAKERS,
-    Safe,
-    code_of,
-    learner,
-    make_safe,
-    program,
-    safe,
-    safes,
-    stubborn,
-    without_times,
+from rb_dspy.testing import (
+    Corridor,
+    Faulty,
+    HashEmbedder,
+    Lock,
+    Prompt,
+    Reply,
+    corridor,
+    lock,
+    locks,
+    locksmith,
+    scripted_lm,
+    scripted_program,
+    toys,
 )
-from tests.worlds import backbones, corridor
+from rb_dspy.testing.lm import Script
+from rb_dspy.testing.locks import GUESS, MAKERS, code_of
 
 LESSONS = [
-    MemoryDraft(title=f"Safes of {maker}", description="", content=f"{maker} safes open with {code_of(maker)}.")
+    MemoryDraft(title=f"Locks of {maker}", description="", content=f"What {maker} made opens with {code_of(maker)}.")
     for maker in MAKERS
 ]
 EMBEDDER = HashEmbedder()
@@ -45,6 +60,29 @@ EMBEDDER = HashEmbedder()
 
 def run(arms: Any, stream: Any, **options: Any) -> Report:
     return evaluate(arms, stream, **{"embedder": EMBEDDER, **options})
+
+
+def program(script: Script = locksmith, *, k: int = 6, **lm: Any) -> ReasoningBank:
+    config = ProgramConfig(retrieve=RetrieveConfig(k=k, min_score=-1.0, min_share=0.0))
+    return scripted_program(script, config, **lm)
+
+
+def stubborn(prompt: Prompt) -> Reply:
+    """An agent that reads no lessons."""
+    return {"thought": "", "action": GUESS} if prompt.role == "agent" else locksmith(prompt)
+
+
+def usual(number: int) -> Task:
+    """A lock that opens at the first guess."""
+    return lock(MAKERS[number], number)
+
+
+def without_times(report: Report) -> dict[str, Any]:
+    """A report as data, without what differs from run to run."""
+    data = report.model_dump()
+    for arm in data["arms"].values():
+        del arm["seconds"]
+    return data
 
 
 def memories(arm: Arm) -> list[str]:
@@ -61,7 +99,7 @@ def calls(program: ReasoningBank, output: str) -> int:
 
 
 def test_a_bank_that_helps_is_learning() -> None:
-    report = run(["none", "bank", "oracle"], safes(18), program=program(), orders=6, lessons=LESSONS)
+    report = run(["none", "bank", "oracle"], locks(18), program=program(), orders=6, lessons=LESSONS)
     assert report.verdict == "LEARNING"
     assert report.headroom == "yes"
     assert report.exploratory
@@ -79,39 +117,39 @@ def test_a_bank_that_helps_is_learning() -> None:
 
 
 def test_a_screen_refuses_a_world_in_which_lessons_change_nothing() -> None:
-    report = screen(program(stubborn), safes(30), tasks=20, lessons=LESSONS, embedder=EMBEDDER)
+    report = screen(program(stubborn), locks(30), tasks=20, lessons=LESSONS, embedder=EMBEDDER)
     assert (report.headroom, report.tasks, report.orders) == ("no", 20, 1)
     assert "choose another model or stream" in report.to_markdown()
-    useful = screen(program(), safes(30), tasks=12, lessons=LESSONS, embedder=EMBEDDER)
+    useful = screen(program(), locks(30), tasks=12, lessons=LESSONS, embedder=EMBEDDER)
     assert (useful.headroom, useful.verdict) == ("yes", "LEARNING")
 
 
 def test_perfect_lessons_are_shown_however_far_they_are_from_the_task() -> None:
     strict = program()
     strict.retrieve.config = strict.retrieve.config.model_copy(update={"min_score": 0.99})
-    report = screen(strict, safes(30), tasks=12, lessons=LESSONS, embedder=EMBEDDER)
+    report = screen(strict, locks(30), tasks=12, lessons=LESSONS, embedder=EMBEDDER)
     assert (report.arms["oracle"].shown, report.headroom) == (1.0, "yes")
 
 
 def test_what_the_arms_show() -> None:
-    stream = safes(8)
+    stream = locks(8)
     modes = ("none", "bank", "placebo", "shuffled", "raw", "success_only")
     arms = {name: Arm(program(k=2), name) for name in modes}  # type: ignore[arg-type]
     report = run(arms, stream, orders=1)
     shown = {name: memories(arm) for name, arm in arms.items()}
     assert set(shown["none"]) == {"(no lessons yet)"}
-    assert "safes open with" in shown["bank"][-1]
+    assert "opens with" in shown["bank"][-1]
     assert [len(text) for text in shown["placebo"]] == [len(text) for text in shown["bank"]]  # the same are retrieved
-    assert "safes open with" not in "".join(shown["placebo"])
+    assert "opens with" not in "".join(shown["placebo"])
     assert report.arms["placebo"].shown == report.arms["bank"].shown
-    assert report.arms["placebo"].learned == report.arms["none"].runs - 1  # one safe has the usual code
+    assert report.arms["placebo"].learned == report.arms["none"].runs
     assert "Judged: failure" in shown["raw"][-1]
     assert "It stays shut" in shown["raw"][-1]
     assert calls(arms["raw"].program, "memory_items") == 0  # type: ignore[arg-type]
-    # no lesson comes from a success: only the usual code ever opened a safe
-    assert set(shown["success_only"]) == {"(no lessons yet)"}
+    # only the first guess ever opens a lock, so a success teaches nothing else
+    assert set(re.findall(r"opens with (\w+)", "".join(shown["success_only"]))) == {GUESS}
     assert shown["shuffled"][-1] != shown["bank"][-1]
-    assert "safes open with" in shown["shuffled"][-1]
+    assert "opens with" in shown["shuffled"][-1]
 
 
 def test_shuffled_lessons_are_others() -> None:
@@ -119,7 +157,7 @@ def test_shuffled_lessons_are_others() -> None:
         for lesson in LESSONS:
             bank.add(lesson.title, lesson.content)
         retrieve = program(k=2).retrieve
-        for task in safes(6):
+        for task in locks(6):
             near = retrieve(task, bank)
             far = shuffled(retrieve, 0)(task, bank)
             assert len(far.items) == len(near.items) == 2
@@ -130,10 +168,10 @@ def test_shuffled_lessons_are_others() -> None:
 
 def test_true_verdicts_ask_no_judge() -> None:
     def wrong(prompt: Prompt) -> Reply:
-        return {"reasons": "", "label": "success"} if "label" in prompt.wants else learner(prompt)
+        return {"reasons": "", "label": "success"} if "label" in prompt.wants else locksmith(prompt)
 
     arms = {"bank": Arm(program(wrong)), "true": Arm(program(wrong), "true_verdicts"), "none": Arm(program(), "none")}
-    report = run(arms, safes(6), orders=2)
+    report = run(arms, locks(6), orders=2)
     assert report.arms["bank"].judge_agreement == pytest.approx(report.arms["bank"].success.mean)  # type: ignore[union-attr]
     assert report.arms["true"].judge_agreement == 1.0
     assert calls(arms["true"].program, "label") == 0  # type: ignore[arg-type]
@@ -141,7 +179,7 @@ def test_true_verdicts_ask_no_judge() -> None:
 
 def test_orders_are_permuted_alike_and_arms_take_turns() -> None:
     seen: list[tuple[str, int, str]] = []
-    stream = safes(4)
+    stream = locks(4)
     run(
         ["none", "bank", "raw"],
         stream,
@@ -160,31 +198,31 @@ def test_orders_are_permuted_alike_and_arms_take_turns() -> None:
 
 def test_a_cache_gives_other_orders_other_samples() -> None:
     sampled, certain = program(temperature=0.7, cache=True), program(cache=True)
-    run([Arm(sampled, "none"), Arm(sampled)], safes(3), orders=3)
-    run([Arm(certain, "none"), Arm(certain)], safes(3), orders=3)
+    run([Arm(sampled, "none"), Arm(sampled)], locks(3), orders=3)
+    run([Arm(certain, "none"), Arm(certain)], locks(3), orders=3)
     assert calls(sampled, "action") == 18
     assert calls(certain, "action") < 9
 
 
 def test_jobs_change_nothing_but_time_and_a_finished_evaluation_asks_nobody(tmp_path: Path) -> None:
-    alone = run(["none", "bank"], safes(6), program=program(), orders=3)
-    beside = run(["none", "bank"], safes(6), program=program(), orders=3, jobs=3, folder=tmp_path)
+    alone = run(["none", "bank"], locks(6), program=program(), orders=3)
+    beside = run(["none", "bank"], locks(6), program=program(), orders=3, jobs=3, folder=tmp_path)
     assert without_times(beside) == without_times(alone)
     assert len(read_records(tmp_path)) == 6 + 18
     assert Report.load(tmp_path) == beside
     files = {name: (tmp_path / name).read_bytes() for name in ("report.json", "report.md", "report.html")}
     silent = program(lambda prompt: pytest.fail("a model was asked"))
-    assert run(["none", "bank"], safes(6), program=silent, orders=3, folder=tmp_path) == beside
+    assert run(["none", "bank"], locks(6), program=silent, orders=3, folder=tmp_path) == beside
     assert {name: (tmp_path / name).read_bytes() for name in files} == files
 
 
 def test_a_folder_is_of_one_plan(tmp_path: Path) -> None:
-    usual: dict[str, Any] = {"arms": ["none", "bank"], "stream": safes(3), "program": program(), "orders": 2}
+    usual: dict[str, Any] = {"arms": ["none", "bank"], "stream": locks(3), "program": program(), "orders": 2}
     run(**usual, folder=tmp_path)
     changes: list[dict[str, Any]] = [
         {"orders": 3},
         {"seed": 1},
-        {"stream": safes(4)},
+        {"stream": locks(4)},
         {"arms": ["none", "raw"]},
         {"arms": ["bank", "none"]},
         {"baseline": "bank"},
@@ -201,10 +239,10 @@ def test_two_evaluations_never_share_a_folder(tmp_path: Path) -> None:
 
     def again(progress: Progress) -> None:
         with pytest.raises(InputError) as error:
-            run(["none", "bank"], safes(2), program=program(), orders=1, folder=tmp_path)
+            run(["none", "bank"], locks(2), program=program(), orders=1, folder=tmp_path)
         refused.append(error.value)
 
-    run(["none", "bank"], safes(2), program=program(), orders=1, folder=tmp_path, on_progress=again)
+    run(["none", "bank"], locks(2), program=program(), orders=1, folder=tmp_path, on_progress=again)
     assert len(refused) == 4
 
 
@@ -213,15 +251,15 @@ def test_a_task_that_breaks_is_done_again_and_then_counts_as_failed() -> None:
 
     def environments(task: Task, rollout_id: str) -> Any:
         broken[task.id] += 1
-        often = {"safe/Abus/0": 1, "safe/Burg/1": 9}.get(task.id, 0)
-        inner = make_safe(task, rollout_id)
+        often = {"lock/Abus/0": 1, "lock/Burg/1": 9}.get(task.id, 0)
+        inner = toys(task, rollout_id)
         return Faulty(inner, error=OSError("no power")) if broken[task.id] <= often else inner
 
     agent = program()
     agent.environments = environments
-    known = lambda prompt: {"thought": "", "action": "0000"} if "action" in prompt.wants else learner(prompt)  # noqa: E731
+    known = lambda prompt: {"thought": "", "action": "0000"} if "action" in prompt.wants else locksmith(prompt)  # noqa: E731
     steady = program(known)
-    stream = TaskStream("easy", [safe(n, MAKERS[n], usual=True) for n in range(6)])
+    stream = TaskStream("easy", [usual(n) for n in range(6)])
     report = run({"steady": Arm(steady, "none"), "faulty": Arm(agent)}, stream, orders=1)
     arm = report.arms["faulty"]
     assert (arm.errors, arm.retried) == (1, 1)
@@ -230,15 +268,15 @@ def test_a_task_that_breaks_is_done_again_and_then_counts_as_failed() -> None:
     assert (comparison.errors_before, comparison.errors_after) == (0, 1)
     assert comparison.clean is not None
     assert comparison.clean.mean == 0
-    assert broken["safe/Burg/1"] == 2
+    assert broken["lock/Burg/1"] == 2
 
 
 def test_a_judge_that_cannot_be_parsed_costs_lessons_and_not_the_task() -> None:
     def script(prompt: Prompt) -> Reply:
-        return "no idea" if "label" in prompt.wants else learner(prompt)
+        return "no idea" if "label" in prompt.wants else locksmith(prompt)
 
-    usual = TaskStream("usual", [safe(n, MAKERS[n], usual=True) for n in range(3)])
-    report = run(["none", "bank"], usual, program=program(script), orders=1)
+    easy = TaskStream("easy", [usual(n) for n in range(3)])
+    report = run(["none", "bank"], easy, program=program(script), orders=1)
     bank = report.arms["bank"]
     assert bank.success is not None
     assert (bank.success.mean, bank.errors, bank.learned, bank.judged) == (1.0, 0, 0, 0)
@@ -251,9 +289,11 @@ def test_broken_tasks_in_a_row_end_it_and_it_goes_on(tmp_path: Path, last: int) 
     def script(prompt: Prompt) -> Reply:
         if down and "Diebold" in prompt.text:
             raise OSError("the server is down")
-        return learner(prompt)
+        return locksmith(prompt)
 
-    stream = TaskStream("row", [*safes(3), *(safe(number, "Diebold") for number in range(10, last))])
+    stream = TaskStream(
+        "row", [*locks(3), *(lock("Diebold", number, code_of("Diebold"), tells=True) for number in range(10, last))]
+    )
     options: dict[str, Any] = {"program": program(script), "orders": 1, "folder": tmp_path}
     with pytest.raises(InfrastructureError):
         run(["none", "bank"], stream, **options)
@@ -266,7 +306,7 @@ def test_broken_tasks_in_a_row_end_it_and_it_goes_on(tmp_path: Path, last: int) 
 def test_a_scorer_that_breaks_once_costs_no_arm_anything() -> None:
     scored: set[str] = set()
 
-    class Flaky(Safe):
+    class Flaky(Lock):
         task = ""
 
         def reset(self, task: Task) -> str:
@@ -280,13 +320,13 @@ def test_a_scorer_that_breaks_once_costs_no_arm_anything() -> None:
             return super().outcome()
 
     flaky = program()
-    flaky.environments = lambda task, rollout: Flaky(str(task.env_args["code"]))
+    flaky.environments = Flaky.make
     start = MemoryBank.open(None, scope="start", embedder=EMBEDDER)
     start.add("Pens", "A pen writes.")
     for mode, bank in (("none", None), ("bank", None), ("bank", start)):
         scored.clear()
         reports = [
-            run({"arm": Arm(each, mode, bank=bank), "other": Arm(program(), "none")}, safes(8), orders=1)  # type: ignore[arg-type]
+            run({"arm": Arm(each, mode, bank=bank), "other": Arm(program(), "none")}, locks(8), orders=1)  # type: ignore[arg-type]
             for each in (flaky, program())
         ]
         broken, whole = (report.arms["arm"] for report in reports)
@@ -298,11 +338,11 @@ def test_an_error_of_every_task_starts_nothing_more(jobs: int) -> None:
     def fail(task: Task, rollout_id: str) -> Any:
         raise BackboneError("no key")
 
-    asked = program()
+    asked = program(latency=0.01)
     bad = program()
     bad.environments = fail
     with pytest.raises(BackboneError):
-        run({"bad": Arm(bad), "good": Arm(asked, "none")}, safes(40), orders=4, jobs=jobs)
+        run({"bad": Arm(bad), "good": Arm(asked, "none")}, locks(40), orders=4, jobs=jobs)
     assert calls(asked, "action") < 40
 
 
@@ -314,28 +354,28 @@ def test_an_interrupt_starts_nothing_more(tmp_path: Path, jobs: int) -> None:
 
     options: dict[str, Any] = {"program": program(), "orders": 2, "folder": tmp_path}
     with pytest.raises(KeyboardInterrupt):
-        run(["none", "bank"], safes(6), **options, jobs=jobs, on_progress=interrupt)
+        run(["none", "bank"], locks(6), **options, jobs=jobs, on_progress=interrupt)
     assert 4 <= len(read_records(tmp_path)) < 4 + jobs
-    assert without_times(run(["none", "bank"], safes(6), **options)) == without_times(
-        run(["none", "bank"], safes(6), program=program(), orders=2)
+    assert without_times(run(["none", "bank"], locks(6), **options)) == without_times(
+        run(["none", "bank"], locks(6), program=program(), orders=2)
     )
 
 
 def test_tasks_without_ground_truth_do_not_count() -> None:
     def environments(task: Task, rollout_id: str) -> Any:
-        inner = make_safe(task, rollout_id)
-        if task.id == "safe/Abus/0" or unknown:
+        inner = toys(task, rollout_id)
+        if task.id == "lock/Abus/0" or unknown:
             inner.outcome = lambda: None  # type: ignore[method-assign]
         return inner
 
     unknown = False
     agent = program()
     agent.environments = environments
-    report = run(["none", "bank"], safes(6), program=agent, orders=1)
+    report = run(["none", "bank"], locks(6), program=agent, orders=1)
     assert (report.tasks, report.arms["none"].runs) == (5, 5)
     unknown = True
     with pytest.raises(InputError):
-        run(["none", "bank"], safes(6), program=agent, orders=8)
+        run(["none", "bank"], locks(6), program=agent, orders=8)
 
 
 def test_matts_programs_are_arms() -> None:
@@ -347,7 +387,7 @@ def test_matts_programs_are_arms() -> None:
             "raw": Arm(scaled, "raw"),
             "true": Arm(scaled, "true_verdicts"),
         },
-        safes(3),
+        locks(3),
         orders=1,
     )
     assert {arm.errors for arm in report.arms.values()} == {0}
@@ -361,8 +401,8 @@ def test_every_order_starts_from_a_copy_of_the_bank(tmp_path: Path) -> None:
         for lesson in LESSONS:
             bank.add(lesson.title, lesson.content)
         arms = {"empty": Arm(program()), "full": Arm(program(), bank=bank)}
-        first = run(arms, safes(6), orders=2)
-        stored = run(arms, safes(6), orders=2, folder=tmp_path)
+        first = run(arms, locks(6), orders=2)
+        stored = run(arms, locks(6), orders=2, folder=tmp_path)
         assert len(bank) == len(LESSONS)
     assert without_times(stored) == without_times(first)
     assert first.arms["full"].success.mean > first.arms["empty"].success.mean  # type: ignore[union-attr]
@@ -370,8 +410,8 @@ def test_every_order_starts_from_a_copy_of_the_bank(tmp_path: Path) -> None:
 
 def test_programs_and_models_are_arms() -> None:
     one = program()
-    strong = scripted_lm(learner, model="scripted/strong")
-    report = run({"weak": (one, Backbones(agent=scripted_lm(stubborn))), "strong": (one, strong)}, safes(8), orders=1)
+    strong = scripted_lm(locksmith, model="scripted/strong")
+    report = run({"weak": (one, Backbones(agent=scripted_lm(stubborn))), "strong": (one, strong)}, locks(8), orders=1)
     assert report.baseline == "weak"
     assert report.arms["strong"].models["agent"] == "scripted/strong"
     assert report.comparisons["strong"].difference.mean > 0
@@ -395,7 +435,7 @@ def test_programs_and_models_are_arms() -> None:
     ],
 )
 def test_arguments_that_cannot_be_used(arms: Any, options: dict[str, Any]) -> None:
-    options = {"stream": safes(2), "program": program(lambda prompt: pytest.fail("a model was asked")), **options}
+    options = {"stream": locks(2), "program": program(lambda prompt: pytest.fail("a model was asked")), **options}
     with pytest.raises(InputError):
         run(arms, **options)
 
@@ -403,10 +443,10 @@ def test_arguments_that_cannot_be_used(arms: Any, options: dict[str, Any]) -> No
 def test_lessons_from_a_file_and_from_the_family(tmp_path: Path) -> None:
     file = tmp_path / "lessons.jsonl"
     file.write_text("\n".join(lesson.model_dump_json() for lesson in LESSONS))
-    assert screen(program(), safes(6), lessons=file, embedder=EMBEDDER).arms["oracle"].shown == 1.0
+    assert screen(program(), locks(6), lessons=file, embedder=EMBEDDER).arms["oracle"].shown == 1.0
     file.write_text('{"title": "x"}')
     with pytest.raises(InputError, match=r"lessons\.jsonl:1"):
-        screen(program(), safes(6), lessons=file, embedder=EMBEDDER)
+        screen(program(), locks(6), lessons=file, embedder=EMBEDDER)
     tasks = TaskStream.named("directory", n=4)
     plain = ReasoningBank(backbones=Backbones(agent=scripted_lm(stubborn)))
     report = screen(plain, tasks, embedder=EMBEDDER)
@@ -415,7 +455,7 @@ def test_lessons_from_a_file_and_from_the_family(tmp_path: Path) -> None:
 
 def test_progress_counts_and_says_nothing_of_success(tmp_path: Path) -> None:
     seen: list[Progress] = []
-    run(["none", "bank"], safes(3), program=program(), orders=2, jobs=2, on_progress=seen.append)
+    run(["none", "bank"], locks(3), program=program(), orders=2, jobs=2, on_progress=seen.append)
     assert [progress.done for progress in seen] == list(range(1, 10))
     assert {progress.total for progress in seen} == {9}
     assert seen[-1].calls > seen[0].calls
@@ -425,23 +465,23 @@ def test_progress_counts_and_says_nothing_of_success(tmp_path: Path) -> None:
 def test_a_notebook_shows_progress_unless_it_is_shown_otherwise(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(["none", "bank"], safes(3), program=program(), orders=1)
+    run(["none", "bank"], locks(3), program=program(), orders=1)
     assert capsys.readouterr().out == ""
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
-    run(["none", "bank"], safes(3), program=program(), orders=1)
+    run(["none", "bank"], locks(3), program=program(), orders=1)
     shown = capsys.readouterr().out
     assert [part.split(" · ")[0] for part in shown.split("\r")[1:]] == [f"{done} of 6" for done in range(1, 7)]
     assert (shown.count("\n"), shown[-1]) == (1, "\n")
-    run(["none", "bank"], safes(3), program=program(), orders=1, on_progress=lambda progress: None)
+    run(["none", "bank"], locks(3), program=program(), orders=1, on_progress=lambda progress: None)
     assert capsys.readouterr().out == ""
 
 
 def test_an_estimate_is_measured(tmp_path: Path) -> None:
     asked = program(lambda prompt: pytest.fail("a model was asked"))
-    before = estimate(["none", "bank"], safes(4), program=asked, orders=2)
+    before = estimate(["none", "bank"], locks(4), program=asked, orders=2)
     assert (before.tasks, before.done, before.calls, before.cost, before.seconds) == (12, 0, None, None, None)
     assert "measured on the first 4 tasks of each arm" in str(before)
-    walks = ReasoningBank(backbones=backbones(), environments=Corridor.make)
+    walks = scripted_program(environments=Corridor.make)
     halls = [corridor(f"hall/{number}", 5) for number in range(9)]
     measured = measure(["none", "bank"], halls, program=walks, orders=2, folder=tmp_path, embedder=HashEmbedder())
     assert (measured.tasks, measured.done) == (27, 16)
@@ -457,7 +497,7 @@ def test_an_estimate_is_off_by_less_than_30_percent(tmp_path: Path, name: str) -
     """Prompts grow with the bank, and in the halls with the steps; their lengths differ by task."""
     lengths = random.Random(4).choices(range(2, 9), k=20)  # the first ones are short
     streams: dict[str, tuple[Any, Any]] = {
-        "safes": (safes(20), program()),
+        "safes": (locks(20), program()),
         "halls": (
             [corridor(f"hall/{number}", length) for number, length in enumerate(lengths)],
             ReasoningBank(backbones=backbones(), environments=Corridor.make),
@@ -482,21 +522,21 @@ def test_an_estimate_of_an_evaluation_that_was_interrupted(tmp_path: Path) -> No
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(["none", "bank"], safes(4), program=program(), orders=2, folder=tmp_path, on_progress=stop)
-    during = estimate(["none", "bank"], safes(4), program=program(), orders=2, folder=tmp_path)
+        run(["none", "bank"], locks(4), program=program(), orders=2, folder=tmp_path, on_progress=stop)
+    during = estimate(["none", "bank"], locks(4), program=program(), orders=2, folder=tmp_path)
     bank = [record for record in read_records(tmp_path) if record.arm == "bank"]
     assert (during.tasks, during.done) == (12, 8)
     assert during.calls == sum(record.calls for record in bank)  # four tasks of this arm are left, four are done
     assert during.seconds is not None
     with pytest.raises(InputError, match="another evaluation"):
-        estimate(["none", "bank"], safes(2), program=program(), orders=2, folder=tmp_path)
+        estimate(["none", "bank"], locks(2), program=program(), orders=2, folder=tmp_path)
     (tmp_path / "runs" / "plan.jsonl").unlink()
     with pytest.raises(InputError, match=r"no runs/plan\.jsonl"):
-        estimate(["none", "raw"], safes(4), program=program(), orders=2, folder=tmp_path)
+        estimate(["none", "raw"], locks(4), program=program(), orders=2, folder=tmp_path)
 
 
 def test_questions_without_answers_are_refused_before_the_first_call() -> None:
-    asked = ReasoningBank(backbones=backbones(lambda prompt: pytest.fail("a model was asked")))
+    asked = ReasoningBank(backbones=Backbones(agent=scripted_lm(lambda prompt: pytest.fail("a model was asked"))))
     for call in (evaluate, estimate):
         with pytest.raises(InputError, match=r"no task has ground truth.*env_args\.answer"):
             call(["none", "bank"], ["What is it?", "Why?"], program=asked, orders=1)
@@ -505,13 +545,13 @@ def test_questions_without_answers_are_refused_before_the_first_call() -> None:
 def test_an_outcome_that_is_unknown_once_costs_its_pair_only() -> None:
     made = itertools.count()
 
-    class Sometimes(Safe):
+    class Sometimes(Lock):
         def outcome(self) -> Outcome | None:
             return None if next(made) == 9 else super().outcome()
 
     doubtful = program()
-    doubtful.environments = lambda task, rollout_id: Sometimes(str(task.env_args["code"]))
-    report = run(["none", "bank"], safes(5), program=doubtful, orders=3)
+    doubtful.environments = Sometimes.make
+    report = run(["none", "bank"], locks(5), program=doubtful, orders=3)
     assert (report.tasks, report.comparisons["bank"].tasks) == (5, 5)
     assert sum(arm.unknown for arm in report.arms.values()) == 1
     assert "1 run had an unknown outcome" in report.to_markdown()
@@ -538,10 +578,10 @@ class Acts(dspy.Module):
 def test_steps_of_ones_own_need_no_settings() -> None:
     own = program()
     own.retrieve, own.act = Shows(), Acts()
-    report = run(["none", "bank", "placebo", "shuffled", "true_verdicts"], safes(5), program=own, orders=1)
+    report = run(["none", "bank", "placebo", "shuffled", "true_verdicts"], locks(5), program=own, orders=1)
     assert all(arm.success and arm.success.mean == 0.2 for arm in report.arms.values())
     assert report.arms["true_verdicts"].judge_agreement == 1
     assert not report.arms["none"].repeated, "nobody knows whether this agent samples"
     for arm in ("raw", "success_only"):
         with pytest.raises(InputError, match=f"'{arm}' needs the step Retrieve, and this program has a Shows"):
-            run(["none", arm], safes(5), program=own, orders=1)
+            run(["none", arm], locks(5), program=own, orders=1)

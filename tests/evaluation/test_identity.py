@@ -19,7 +19,7 @@ from rb_dspy.environments import make_environment
 from rb_dspy.environments.named import environment_factory
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation.identity import UNNAMED, identity, stable
-from tests.evaluation.world import Safe, make_safe, program, safes
+from rb_dspy.testing import Lock, locks, scripted_program as program, toys
 
 
 def scorer(text: str) -> float:
@@ -87,9 +87,9 @@ DIFFERENT: dict[str, list[Any]] = {
     "iterators": [closing(itertools.count(1)), closing(itertools.count(2)), closing(iter([1, 2]))],
     "bound methods": [Desk(1).made, Desk(2).made, Desk(1).__call__],
     "steps": [Step(1), Step(2)],
-    "named environments": [environment_factory(f"{__name__}:{name}") for name in ("Safe", "make_safe")],
-    "classes": [Desk, Safe, type("Desk", (Desk,), {"limit": 4, "__module__": __name__, "__qualname__": "Desk"})],
-    "ours": [make_environment, make_safe],
+    "named environments": [environment_factory(f"{__name__}:{name}") for name in ("Lock", "toys")],
+    "classes": [Desk, Lock, type("Desk", (Desk,), {"limit": 4, "__module__": __name__, "__qualname__": "Desk"})],
+    "ours": [make_environment, toys],
 }
 
 
@@ -141,8 +141,8 @@ def test_what_has_no_name_is_never_taken_for_another(tmp_path: Path) -> None:
     assert "Connection" in identity(one)
     assert identity(closing(Sealed())).startswith(UNNAMED)
     assert stable({"a": identity(one)}) == stable({"a": identity(other)}), "the folder of a command does not move"
-    held = [safe_with(each) for each in connections]
-    tasks = safes(2)
+    held = [lock_with(each) for each in connections]
+    tasks = locks(2)
     made = [program() for _ in held]
     for each, environments in zip(made, held, strict=True):
         each.environments = environments
@@ -157,12 +157,12 @@ def test_what_has_no_name_is_never_taken_for_another(tmp_path: Path) -> None:
     assert identity(one) != identity(other)
 
 
-def safe_with(connection: sqlite3.Connection) -> Any:
-    return lambda task, rollout_id: (connection, make_safe(task, rollout_id))[1]
+def lock_with(connection: sqlite3.Connection) -> Any:
+    return lambda task, rollout_id: (connection, toys(task, rollout_id))[1]
 
 
-class Opened(Safe):
-    """A safe that any code opens."""
+class Opened(Lock):
+    """A lock that any code opens."""
 
     def outcome(self) -> Outcome:
         return Outcome(reward=1.0, success=True)
@@ -181,6 +181,6 @@ def test_another_part_in_the_same_folder_is_another_evaluation(tmp_path: Path, p
         second.retrieve = Step(1)
     else:
         second.__class__ = type("Mine", (type(second),), {"__module__": __name__})
-    evaluate(["none", "bank"], safes(2), program=first, orders=1, folder=tmp_path)
+    evaluate(["none", "bank"], locks(2), program=first, orders=1, folder=tmp_path)
     with pytest.raises(InputError, match=rf"has another evaluation: arms\.none\..*{part}.* was .* is "):
-        evaluate(["none", "bank"], safes(2), program=second, orders=1, folder=tmp_path)
+        evaluate(["none", "bank"], locks(2), program=second, orders=1, folder=tmp_path)

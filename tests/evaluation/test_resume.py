@@ -18,8 +18,8 @@ from rb_dspy import MemoryBank, evaluate
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation import Progress, Report
 from rb_dspy.evaluation.records import read_records
-from rb_dspy.testing import HashEmbedder, Prompt, Reply
-from tests.evaluation.world import learner, program, safes, without_times
+from rb_dspy.testing import HashEmbedder, Prompt, Reply, locks, locksmith, scripted_program as program
+from tests.evaluation.test_evaluate import without_times
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -29,8 +29,7 @@ TOTAL = TASKS + TASKS * ORDERS
 KILLED = """
 import json, os, sys
 from rb_dspy import MemoryBank, evaluate
-from rb_dspy.testing import HashEmbedder
-from tests.evaluation.world import learner, program, safes
+from rb_dspy.testing import HashEmbedder, locks, locksmith, scripted_program as program
 
 def dying(wants, number):
     asked = 0
@@ -39,7 +38,7 @@ def dying(wants, number):
         asked += wants in prompt.wants
         if asked == number:
             os._exit(9)
-        return learner(prompt)
+        return locksmith(prompt)
     return script
 
 def end(number):
@@ -47,10 +46,10 @@ def end(number):
 
 for folder, kind, number in json.loads(sys.argv[1]):
     if os.fork() == 0:
-        script = learner if kind == "done" else dying(kind, number)
+        script = locksmith if kind == "done" else dying(kind, number)
         options = {"on_progress": end(number)} if kind == "done" else {}
         options = {"on_progress": lambda progress: print("done", flush=True), **options}
-        evaluate(["none", "bank"], safes(%d), program=program(script), orders=%d, embedder=HashEmbedder(),
+        evaluate(["none", "bank"], locks(%d), program=program(script), orders=%d, embedder=HashEmbedder(),
                  folder=folder, **options)
         os._exit(0)
     print(os.WEXITSTATUS(os.wait()[1]))
@@ -65,7 +64,7 @@ def start(jobs: list[tuple[str, str, int]]) -> subprocess.Popen[str]:
 
 def resumed(folder: Path | None, **options: Any) -> dict[str, Any]:
     options = {"program": program(), "orders": ORDERS, "embedder": HashEmbedder(), "folder": folder, **options}
-    return without_times(evaluate(["none", "bank"], safes(TASKS), **options))
+    return without_times(evaluate(["none", "bank"], locks(TASKS), **options))
 
 
 def newest(folder: Path) -> Path:
@@ -105,7 +104,7 @@ def test_killed_at_random_points(tmp_path: Path, expected: dict[str, Any]) -> No
 
 def test_a_task_that_is_done_again_is_learned_from_once(tmp_path: Path) -> None:
     def again(prompt: Prompt) -> Reply:
-        return {"thought": "Again.", "action": "0000"} if "action" in prompt.wants else learner(prompt)
+        return {"thought": "Again.", "action": "0000"} if "action" in prompt.wants else locksmith(prompt)
 
     resumed(tmp_path)
     records = tmp_path / "runs" / "1-1.jsonl"
