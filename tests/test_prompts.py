@@ -17,8 +17,8 @@ from hypothesis import given, strategies as st
 from rb_dspy import MaTTS, MemoryBank, MemoryDraft, ReasoningBank
 from rb_dspy.errors import DspyTooOld, InputError, SignatureChanged
 from rb_dspy.prompts import load_program, prompts_of, save_program, set_prompts, set_state, signatures_of, state_of
-from rb_dspy.testing import HashEmbedder, scripted_lm
-from tests.compile.world import locks, program, pupil, scaled
+from rb_dspy.testing import HashEmbedder, apprentice, scripted_lm
+from tests.compile.helpers import locks, program, scaled
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 TURN = {"task": "Öffne „das“ Tor.", "action_rules": "a code", "observation": "A keypad.\n\t✓"}
@@ -48,7 +48,7 @@ def taught(student: Any, text: str = "Do it well.") -> Any:
 
 def asked(student: Any) -> list[str]:
     """Every prompt of a run, to the byte."""
-    lm = scripted_lm(pupil)
+    lm = scripted_lm(apprentice)
     student.backbones = student.backbones.replace(agent=lm)
     with MemoryBank.open(None, scope="t", embedder=HashEmbedder()) as bank:
         student(task=locks(1, 1)[0], bank=bank)
@@ -87,7 +87,7 @@ def test_a_loaded_program_asks_the_same_to_the_byte(tmp_path: Path, make: Any) -
 
 @pytest.mark.stress
 def test_another_process_gets_the_same_hashes() -> None:
-    imports = "from rb_dspy.prompts import signatures_of; from tests.compile.world import scaled"
+    imports = "from rb_dspy.prompts import signatures_of; from tests.compile.helpers import scaled"
     code = f"{imports}; print(signatures_of(scaled()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(signatures_of(scaled()))

@@ -199,7 +199,7 @@ def test_a_module_without_an_input_for_lessons_gets_them_below_the_task() -> Non
         bank.add("Locks", "Look below the lock.")
         run_stream(program(Mine(), score=right), locks(1), bank)
     assert seen[0].startswith("Open the lock that Abus made, serial 0.\n\n")
-    assert "Look below the safe." in seen[0]
+    assert "Look below the lock." in seen[0]
 
 
 def test_without_lessons_the_text_is_empty() -> None:

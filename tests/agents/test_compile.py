@@ -9,19 +9,20 @@ import pytest
 from rb_dspy import Backbones, ReasoningBank, Task
 from rb_dspy.errors import InputError
 from rb_dspy.prompts import prompts_of
-from rb_dspy.testing import scripted_lm
-from tests.compile.world import EVIDENCE, compiled, environments, pupil
+from rb_dspy.testing import apprentice, scripted_lm, toys
+from rb_dspy.testing.locks import EVIDENCE
+from tests.compile.helpers import compiled
 
 
 def mine(task: Task, lessons: str) -> str:
     """Opens every second lock."""
-    serial = re.findall(r"serial number (\d+)", task.instruction)[0]
+    serial = re.findall(r"serial (\d+)", task.instruction)[0]
     return serial[::-1] if int(serial) % 2 or "backwards" in lessons else serial
 
 
 @pytest.mark.parametrize("step", ["judge", "all"])
 def test_the_prompts_around_an_agent_are_compiled(step: str) -> None:
-    student = ReasoningBank(agent=mine, backbones=Backbones(agent=scripted_lm(pupil)), environments=environments)
+    student = ReasoningBank(agent=mine, backbones=Backbones(agent=scripted_lm(apprentice)), environments=toys)
     before = prompts_of(student)
     assert all(not name.startswith("act") for name in before)
     found = compiled(program=student, step=step)
@@ -34,4 +35,4 @@ def test_the_prompts_around_an_agent_are_compiled(step: str) -> None:
 
 def test_an_agent_without_prompts_has_no_step_to_compile() -> None:
     with pytest.raises(InputError, match="has no prompt"):
-        compiled(program=ReasoningBank(agent=mine, environments=environments), step="agent")
+        compiled(program=ReasoningBank(agent=mine, environments=toys), step="agent")

@@ -11,7 +11,7 @@ import pytest
 from rb_dspy import MaTTS, MemoryBank, budget, evaluate, run_stream
 from rb_dspy.errors import BudgetSpent, ConfigError
 from rb_dspy.testing import HashEmbedder, Prompt, Reply, locks, locksmith, scripted_program
-from tests.compile.world import compiled, program as lock_program
+from tests.compile.helpers import compiled, program as lock_program
 
 
 def counted(calls: list[str]) -> Any:

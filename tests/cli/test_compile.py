@@ -13,8 +13,9 @@ from rb_dspy.cli import output
 from rb_dspy.cli.tasks import Source, compile_streams
 from rb_dspy.config import RunConfig
 from rb_dspy.program import ReasoningBank
-from rb_dspy.testing import Prompt, Reply, scripted_lm
-from tests.compile.world import EVIDENCE, locks, pupil, teacher
+from rb_dspy.testing import Prompt, Reply, apprentice, scripted_lm, teacher
+from rb_dspy.testing.locks import EVIDENCE
+from tests.compile.helpers import locks
 from tests.served import CONFIG, Served, lines, private
 
 TEACHING = {"new_instruction", "proposed_instruction", "module_advice", "discussion"}
@@ -30,7 +31,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
     def play(prompt: Prompt) -> Reply:
         prompts.append(prompt)
-        return teacher(prompt) if TEACHING & set(prompt.wants) else pupil(prompt)
+        return teacher(prompt) if TEACHING & set(prompt.wants) else apprentice(prompt)
 
     monkeypatch.setattr(Backbones, "from_settings", lambda configs: Backbones(agent=scripted_lm(play)))
     return prompts
@@ -46,7 +47,7 @@ def desk(cli: Any, served: Served, asked: Asked, empty_store: Path, tmp_path: Pa
     return cli
 
 
-COMPILE = ("compile", "locks.jsonl", "--env", "tests.compile.world:environments", "--step", "judge", "--budget", "40")
+COMPILE = ("compile", "locks.jsonl", "--env", "rb_dspy.testing:toys", "--step", "judge", "--budget", "40")
 
 
 def test_a_compile_is_planned_measured_and_saved_and_the_same_again_asks_nobody(desk: Any, asked: Asked) -> None:
@@ -120,7 +121,7 @@ def test_from_a_compile_to_a_champion_and_back(desk: Any, asked: Asked) -> None:
     assert "rb-dspy run TASKS --program models:/locks/2" in desk("programs", "show", "locks")[1]
     for name in ("locks", "models:/locks/1", "program.json"):
         before = len(asked)
-        run = ("run", "locks.jsonl", "-n", "1", "--new", "--env", "tests.compile.world:environments")
+        run = ("run", "locks.jsonl", "-n", "1", "--new", "--env", "rb_dspy.testing:toys")
         code, _, err = desk(*run, "--program", name, "--no-track")
         assert code == 0, err
         assert any(EVIDENCE in prompt.system for prompt in asked[before:])
@@ -136,7 +137,7 @@ def test_programs_that_are_not_there_are_one_line(desk: Any) -> None:
 def test_a_run_is_tracked_if_it_is_asked_for(desk: Any, tmp_path: Path) -> None:
     import mlflow
 
-    run = ("run", "locks.jsonl", "-n", "1", "--env", "tests.compile.world:environments", "--track", "--json")
+    run = ("run", "locks.jsonl", "-n", "1", "--env", "rb_dspy.testing:toys", "--track", "--json")
     code, out, err = desk(*run)
     assert code == 0, err
     tracked = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'store.db'}").get_run(lines(out)[-1]["mlflow_run"])

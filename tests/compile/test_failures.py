@@ -13,21 +13,21 @@ from rb_dspy.compile import OPTIMIZERS, Progress, compile_program
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError, MissingDependency
 from rb_dspy.schema import Outcome
 from rb_dspy.steps import Distilled
-from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply, scripted_lm
-from tests.compile.world import compiled, locks, program, pupil, scaled, streams, teacher
+from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply, apprentice, scripted_lm, teacher
+from tests.compile.helpers import compiled, locks, program, scaled, streams
 
 SMALL: dict[str, Any] = {"streams": streams(2), "budget": 20}
 
 
 def failing(after: int, error: Exception, role: str = "action") -> Any:
-    """A pupil that raises ``error`` after so many calls of a role."""
+    """A apprentice that raises ``error`` after so many calls of a role."""
     calls: list[int] = []
 
     def script(prompt: Prompt) -> Reply:
         calls.append(role in prompt.wants)
         if sum(calls) > after and calls[-1]:
             raise error
-        return pupil(prompt)
+        return apprentice(prompt)
 
     return scripted_lm(script)
 
@@ -201,7 +201,7 @@ def test_a_part_without_ground_truth_is_refused_before_the_search(step: Any, par
 
 
 def test_questions_without_answers_are_refused_before_a_model_is_asked() -> None:
-    lm = scripted_lm(pupil)
+    lm = scripted_lm(apprentice)
     questions = [Task(id=f"q{n}", instruction=f"{word}?", template=word) for n, word in enumerate(("a", "b", "c"))]
     parts = Streams(*(TaskStream(task.id, (task,)) for task in questions))
     with pytest.raises(InputError, match=r"q0: no task has ground truth.*env_args.answer"):
@@ -226,7 +226,7 @@ def test_questions_without_answers_are_refused_before_a_model_is_asked() -> None
     ],
 )
 def test_what_cannot_work_is_refused_before_a_model_is_asked(options: dict[str, Any], message: str) -> None:
-    lm = scripted_lm(pupil)
+    lm = scripted_lm(apprentice)
     with pytest.raises(InputError, match=message):
         compiled(**{"program": program(lm), **options})
     assert lm.engine.prompts == []
@@ -246,7 +246,7 @@ def test_a_step_without_examples_is_refused() -> None:
     parts = Streams(alike, streams().dev, streams().held_out, check=False)
 
     def guess(prompt: Prompt) -> Reply:
-        return {"thought": "Hm.", "action": "0"} if "action" in prompt.wants else pupil(prompt)
+        return {"thought": "Hm.", "action": "0"} if "action" in prompt.wants else apprentice(prompt)
 
     with pytest.raises(InputError, match="alike: no example for step 'select'"):
         compile_program(scaled(scripted_lm(guess)), parts, step="select", embedder=HashEmbedder())

@@ -10,22 +10,17 @@ import pytest
 from rb_dspy import Backbones, MaTTS, MemoryBank, MemoryDraft, ReasoningBank, Trajectory, Verdict
 from rb_dspy.compile import OPTIMIZERS, Metric, Progress
 from rb_dspy.prompts import prompts_of
-from rb_dspy.testing import HashEmbedder, Prompt, Reply, scripted_lm
-from tests.compile.world import (
-    BACKWARDS,
-    EVIDENCE,
-    TEACH,
-    compiled,
-    compiled_step,
-    environments,
-    locks,
-    program,
-    pupil,
-    reader,
-    scaled,
-    streams,
-    teacher,
-)
+from rb_dspy.testing import HashEmbedder, Prompt, Reply, apprentice, scripted_lm, teacher, toys
+from rb_dspy.testing.locks import BACKWARDS, EVIDENCE, TEACH
+from tests.compile.helpers import compiled, compiled_step, locks, program, scaled, streams
+
+
+def reader(prompt: Prompt) -> Reply:
+    """An agent without luck that follows lessons only: no instruction helps it directly."""
+    if prompt.role != "agent":
+        return apprentice(prompt)
+    serial = prompt["task"].split()[-1].rstrip(".")
+    return {"thought": "", "action": serial[::-1] if BACKWARDS in prompt.get("memory") else serial}
 
 
 def asked(*lms: Any) -> int:
@@ -47,7 +42,7 @@ def test_every_optimizer_improves_keeps_to_its_budget_and_costs_nothing_again(
 
     def counting(prompt: Prompt) -> Reply:
         calls.append("label" in prompt.wants)  # the judge answers once for each run of a candidate
-        return pupil(prompt)
+        return apprentice(prompt)
 
     rated: list[Progress] = []
     during: dict[str, int] = {}
@@ -83,7 +78,7 @@ def test_every_optimizer_improves_keeps_to_its_budget_and_costs_nothing_again(
 
     if step == "all":
         return  # what follows is the same for all steps, and takes as long again
-    agent, proposer = scripted_lm(pupil), scripted_lm(teacher)
+    agent, proposer = scripted_lm(apprentice), scripted_lm(teacher)
     again = compiled(program=program(agent), reflection=proposer, **options)
     assert asked(agent, proposer) == 0
     assert again.model_dump(exclude={"seconds", "usage"}) == result.model_dump(exclude={"seconds", "usage"})
@@ -165,8 +160,8 @@ def test_an_optimizer_of_the_users_own_is_used_as_it_is() -> None:
 
 
 def test_simba_draws_samples_from_the_lm_of_each_role() -> None:
-    lms = {role: scripted_lm(pupil, model=f"scripted/{role}") for role in ("agent", "judge", "distiller")}
-    student = ReasoningBank(backbones=Backbones(**lms), environments=environments)
+    lms = {role: scripted_lm(apprentice, model=f"scripted/{role}") for role in ("agent", "judge", "distiller")}
+    student = ReasoningBank(backbones=Backbones(**lms), environments=toys)
     result = compiled(program=student, optimizer="simba")
     wants = {role: {want for prompt in lm.engine.prompts for want in prompt.wants} for role, lm in lms.items()}
     assert wants["judge"] == {"reasons", "label"}
@@ -195,7 +190,7 @@ def test_the_same_seed_gives_the_same_and_threads_do_not_matter() -> None:
 
 def test_the_reflection_model_is_the_agents_by_default() -> None:
     def both(prompt: Prompt) -> Reply:
-        return teacher(prompt) if "new_instruction" in prompt.wants else pupil(prompt)
+        return teacher(prompt) if "new_instruction" in prompt.wants else apprentice(prompt)
 
     result = compiled(program=program(scripted_lm(both)), reflection=None, step="judge")
     assert result.held_out.after == pytest.approx(1.0)
@@ -203,11 +198,11 @@ def test_the_reflection_model_is_the_agents_by_default() -> None:
 
 
 def test_language_models_of_the_context_are_used_if_the_program_has_none() -> None:
-    student = ReasoningBank(environments=environments)
+    student = ReasoningBank(environments=toys)
     options: dict[str, Any] = {"optimizer": "bootstrap", "step": "judge", "streams": streams(2)}
-    with Backbones(agent=scripted_lm(pupil)).use():
+    with Backbones(agent=scripted_lm(apprentice)).use():
         assert compiled(program=student, **options).held_out.after == pytest.approx(1.0)
-    dspy.configure(lm=scripted_lm(pupil))
+    dspy.configure(lm=scripted_lm(apprentice))
     assert compiled(program=student, **options).held_out.after > 0.99
 
 
@@ -217,7 +212,7 @@ def test_every_run_begins_with_the_bank_and_leaves_it_as_it_was() -> None:
     def reading(prompt: Prompt) -> Reply:
         if "memory" in prompt:
             seen.append(prompt["memory"])
-        return pupil(prompt)
+        return apprentice(prompt)
 
     with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
         task = locks(1, 1, first=20)[0]
@@ -259,7 +254,7 @@ def test_compiled_prompts_work_where_they_are_used_and_in_a_scaled_program() -> 
 
 def test_a_judge_that_always_says_the_same_scores_one_half() -> None:
     def flatterer(prompt: Prompt) -> Reply:
-        return {"reasons": "Fine.", "label": "success"} if "label" in prompt.wants else pupil(prompt)
+        return {"reasons": "Fine.", "label": "success"} if "label" in prompt.wants else apprentice(prompt)
 
     result = compiled(program=program(scripted_lm(flatterer)), step="judge", optimizer="bootstrap")
     assert result.held_out.before == pytest.approx(0.5)
@@ -267,7 +262,7 @@ def test_a_judge_that_always_says_the_same_scores_one_half() -> None:
 
 
 def test_orders_do_not_share_samples() -> None:
-    lm = scripted_lm(pupil, temperature=0.7)
+    lm = scripted_lm(apprentice, temperature=0.7)
     compiled(program=program(lm), optimizer="bootstrap", streams=streams(2), budget=20, orders=3)
     tasks = [task.instruction for task in streams(2).held_out]
     asked = [prompt for prompt in lm.engine.prompts if "action" in prompt.wants and prompt["task"] in tasks]

@@ -13,12 +13,13 @@ from rb_dspy.compile import measure_compile, plan_compile
 from rb_dspy.errors import InputError
 from rb_dspy.prompts import load_program, prompts_of
 from rb_dspy.stream import fingerprint
-from rb_dspy.testing import scripted_lm
-from tests.compile.world import EVIDENCE, compiled_step, locks, program, pupil, scaled, streams
+from rb_dspy.testing import apprentice, scripted_lm
+from rb_dspy.testing.locks import EVIDENCE
+from tests.compile.helpers import compiled_step, locks, program, scaled, streams
 
 
 def test_the_plan_says_what_is_run_and_what_it_can_show() -> None:
-    lm = scripted_lm(pupil)
+    lm = scripted_lm(apprentice)
     parts = Streams(
         TaskStream("a", locks(2, 9)), TaskStream("b", locks(2, 6, first=2)), TaskStream("c", locks(2, 8, first=4))
     )
@@ -48,7 +49,7 @@ def test_a_single_step_costs_less_and_is_scored_in_one_order() -> None:
 
 
 def test_calls_and_cost_are_measured() -> None:
-    lm = scripted_lm(pupil, model="openai/gpt-4o-mini")
+    lm = scripted_lm(apprentice, model="openai/gpt-4o-mini")
     student, parts = program(lm), streams()
     plan = plan_compile(student, parts)
     measured = measure_compile(plan, student, parts)

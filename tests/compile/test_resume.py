@@ -12,8 +12,8 @@ from typing import Any
 import dspy
 import pytest
 
-from rb_dspy.testing import Prompt, Reply, scripted_lm
-from tests.compile.world import compiled, program, pupil, streams, teacher
+from rb_dspy.testing import Prompt, Reply, apprentice, scripted_lm, teacher
+from tests.compile.helpers import compiled, program, streams
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +35,7 @@ def run(
 
         return scripted_lm(play, temperature=0.7)
 
-    lms = {"program": program(counted(pupil)), "reflection": counted(teacher)}
+    lms = {"program": program(counted(apprentice)), "reflection": counted(teacher)}
     result = compiled(**lms, streams=streams(2, 1), budget=16)
     return len(calls), result.model_dump(exclude={"seconds", "usage"})
 

@@ -12,8 +12,8 @@ from rb_dspy.compile.steps import balanced, step_examples, step_module, stratifi
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Verdict
 from rb_dspy.stream import StreamProgram
-from rb_dspy.testing import HashEmbedder, Prompt, Reply, scripted_lm
-from tests.compile.world import locks, program, pupil, scaled, streams
+from rb_dspy.testing import HashEmbedder, Prompt, Reply, apprentice, scripted_lm
+from tests.compile.helpers import locks, program, scaled, streams
 
 
 def report(student: Any, stream: TaskStream) -> Any:
@@ -68,7 +68,7 @@ def test_the_module_of_a_step_takes_its_examples_and_holds_the_programs_own_pred
 
 def test_an_answer_of_the_judge_that_cannot_be_parsed_is_no_verdict() -> None:
     def mute(prompt: Prompt) -> Reply:
-        return "???" if "label" in prompt.wants else pupil(prompt)
+        return "???" if "label" in prompt.wants else apprentice(prompt)
 
     student = program(scripted_lm(mute))
     example = step_examples("judge", report(program(), streams().compile))[0]
