@@ -18,8 +18,8 @@ from rb_dspy.errors import InputError
 from rb_dspy.schema import Outcome, Step, Trajectory, Verdict
 from rb_dspy.steps import Memory, Selection
 from rb_dspy.stream import RunReport, StreamProgram, stream_example
-from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply
-from tests.worlds import Doors, answers, attempts, backbones, hall, item, lock, openers, worked
+from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply, hall, lock, locksmith, scripted_program, toys
+from rb_dspy.testing.locks import attempts, lessons, worked
 
 
 def locks(*codes: str) -> TaskStream:
@@ -30,13 +30,13 @@ def halls(number: int, right: str) -> TaskStream:
     return TaskStream("halls", tuple(hall("Elm", n, right) for n in range(number)))
 
 
-def simple(script: Any = answers) -> ReasoningBank:
-    return ReasoningBank(backbones=backbones(script), environments=Lock.make)
+def simple(script: Any = locksmith) -> ReasoningBank:
+    return scripted_program(script)
 
 
-def scaled(script: Any = openers, environments: Any = Doors.make, k_lessons: int = 4, **options: Any) -> MaTTS:
+def scaled(script: Any = locksmith, environments: Any = toys, k_lessons: int = 4, **options: Any) -> MaTTS:
     config = ProgramConfig(retrieve=RetrieveConfig(k=k_lessons))
-    return MaTTS(ReasoningBank(config, backbones=backbones(script), environments=environments), **{"k": 3, **options})
+    return MaTTS(scripted_program(script, config, environments=environments), **{"k": 3, **options})
 
 
 def run(program: Any, stream: TaskStream) -> RunReport:
@@ -52,13 +52,13 @@ def feedback(program: Any, stream: TaskStream, predictor: str, task: str = "") -
 def gullible(prompt: Prompt) -> Reply:
     if "label" in prompt.wants:
         return {"reasons": "It sounds sure of itself.", "label": "success"}
-    return openers(prompt) if "valid_actions" in prompt else answers(prompt)
+    return locksmith(prompt)
 
 
 def worst(prompt: Prompt) -> Reply:
     """Chooses the first attempt that failed."""
     if "choice" not in prompt.wants:
-        return openers(prompt)
+        return locksmith(prompt)
     failed = [number for number, text in enumerate(attempts(prompt["candidates"]), 1) if not worked(text)]
     return {"analysis": "It is short.", "choice": failed[0]}
 
@@ -133,8 +133,8 @@ def test_one_call_reads_about_its_verdicts_and_its_lessons() -> None:
 def test_a_lesson_that_was_dropped_is_named() -> None:
     def script(prompt: Prompt) -> Reply:
         if "memory_items" not in prompt.wants:
-            return answers(prompt)
-        return {"analysis": "So.", "memory_items": [item("Mind the maker", "Look at it."), item("", "")]}
+            return locksmith(prompt)
+        return lessons(("Mind the maker", "Look at it."), ("", ""))
 
     text = feedback(simple(script), locks("4711"), "distill.failure")
     assert lines_with(text, "dropped: one without title or content")
@@ -159,7 +159,7 @@ def test_lessons_are_shown_to_the_predictor_that_wrote_them(mode: Any, author: s
 
 def test_a_lesson_that_is_learned_again_is_listed_once() -> None:
     text = feedback(scaled(), halls(4, "yellow"), "contrast.predict")
-    assert text.count("'Open the door that decides'") == 1
+    assert text.count("'Use what worked'") == 1
     assert lines_with(text, "Shown for 3 tasks, 3 solved")
 
 
@@ -169,7 +169,7 @@ def test_tasks_without_ground_truth_are_neither_solved_nor_failed() -> None:
     def make(task: Task, rollout: str) -> Lock:
         return (Lock if task.id == first.id else Silent).make(task, rollout)
 
-    program = ReasoningBank(backbones=backbones(answers), environments=make)
+    program = scripted_program(environments=make)
     report = run(program, TaskStream("s", (first, *later)))
     text = stream_feedback(report, "distill.success")
     assert lines_with(text, "3 tasks, 1 of 1 solved")
@@ -185,7 +185,7 @@ def test_the_agent_reads_how_it_failed_with_which_lessons_and_what_another_rollo
 
     text = feedback(simple(deaf), locks("1234", "4711"), "act.predict")
     assert lines_with(text, "with lessons: 0 of 1 solved", "without: 1 of 1")
-    assert lines_with(text, "serial 1", "1234", "It stays shut.", "Use what worked", "the code is 1234")
+    assert lines_with(text, "serial 1", "1234", "It stays shut.", "Use what worked", "opens with 1234")
     text = feedback(scaled(worst), halls(1, "yellow"), "act.predict")
     assert lines_with(text, "Another rollout solved it", "'open the yellow door'")
     text = feedback(scaled(), halls(1, "yellow"), "act.predict")
@@ -195,7 +195,7 @@ def test_the_agent_reads_how_it_failed_with_which_lessons_and_what_another_rollo
 def test_the_selector_reads_which_better_attempt_it_passed_over() -> None:
     text = feedback(scaled(worst), halls(1, "yellow"), "select.predict")
     assert lines_with(text, "1 choice", "0 took the best")
-    assert lines_with(text, "stays locked.'", "springs open.'", "succeeded", "It is short.")
+    assert lines_with(text, "It stays shut.'", "It opens.'", "succeeded", "It is short.")
     assert lines_with(feedback(scaled(), halls(1, "yellow"), "select.predict"), "1 took the best")
 
 
@@ -206,7 +206,7 @@ def test_checks_are_listed_by_what_they_confirmed_and_changed() -> None:
             return {"findings": "Once more." if again else "Fine.", "decision": "revise" if again else "confirm"}
         if "action" in prompt.wants and "found:" in prompt["observation"]:
             return {"thought": "Another one.", "action": "4711"}
-        return answers(prompt)
+        return locksmith(prompt)
 
     program = scaled(script, Quiet.make, k_lessons=0, mode="sequential")
     stream = TaskStream("s", (lock("Abus", 0, "4711"), lock("Yale", 1, "0000"), lock("Basta", 2, "1")))
@@ -236,7 +236,7 @@ def test_an_unknown_predictor_reads_how_the_stream_went_and_what_broke() -> None
     def script(prompt: Prompt) -> Reply:
         if "serial 1" in prompt.text:
             raise lm15.ServerError("overloaded")
-        return answers(prompt)
+        return locksmith(prompt)
 
     text = feedback(simple(script), locks("0000", "0000", "4711"), "rerank.predict")
     assert lines_with(text, "3 tasks, 1 of 3 solved, 1 broke", "overloaded")
@@ -246,8 +246,7 @@ def test_an_unknown_predictor_reads_how_the_stream_went_and_what_broke() -> None
 def test_a_long_stream_makes_no_long_text() -> None:
     def windy(prompt: Prompt) -> Reply:
         if "memory_items" in prompt.wants:
-            found = [item(f"{word} " * 20, f"{word} it is. " * 30) for word in ("Long", "Longer", "Longest")]
-            return {"analysis": "So.", "memory_items": found}
+            return lessons(*((f"{word} " * 20, f"{word} it is. " * 30) for word in ("Long", "Longer", "Longest")))
         reply = gullible(prompt)
         return {**reply, "reasons": "So it is. " * 500} if isinstance(reply, dict) and "reasons" in reply else reply
 
