@@ -17,7 +17,7 @@ import pytest
 
 from rb_dspy.cli import output
 from rb_dspy.testing import Prompt
-from tests.scenarios.world import lesson, role_of
+from rb_dspy.testing.locks import lessons
 
 TASKS = [
     {"id": f"sum/{n}", "instruction": f"What is {n} and 5?", "env_args": {"answer": str(n + 5 if n < 3 else 0)}}
@@ -27,14 +27,14 @@ TASKS = [
 
 
 def adds(prompt: Prompt) -> dict[str, Any]:
-    if role_of(prompt) == "agent":
+    if prompt.role == "agent":
         number = prompt.text.rsplit("What is ", 1)[1].split()[0]
         return {"thought": "I add.", "action": str(int(number) + 5)}
-    if role_of(prompt) == "judge":
+    if prompt.role == "judge":
         return {"reasons": "Added again.", "label": "success"}
-    if role_of(prompt) == "selector":
+    if prompt.role == "selector":
         return {"analysis": "Alike.", "choice": 1}
-    return {"analysis": "Hm.", "memory_items": [lesson("Add twice", "Add, and add again.", prompt)]}
+    return lessons(("Add twice", "Add, and add again."))
 
 
 @dataclass

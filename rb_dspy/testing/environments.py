@@ -81,7 +81,7 @@ class Lock(Environment):
             return f"The keypad beeps, {self._left} to go.", False
         self._answer = action
         shut = f"It stays shut. Its code is {self._code}." if self._tells else "It stays shut."
-        return ("It opens." if action == self._code else shut), True
+        return (f"It opens with {action}." if action == self._code else shut), True
 
     def answer(self) -> str | None:
         return self._answer

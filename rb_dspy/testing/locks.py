@@ -46,12 +46,12 @@ def corridor(number: int = 1, length: int = 3) -> Task:
     return Task(id=f"corridor/{number}", instruction=text, env="corridor", env_args={"length": length})
 
 
-def lock(maker: str, number: int = 1, code: str = GUESS, **env_args: Any) -> Task:
+def lock(maker: str = MAKERS[0], number: int = 1, code: str = GUESS, **env_args: Any) -> Task:
     """A task at a ``Lock``, whose ``env_args`` are the same."""
     return _made("lock", f"Open the lock that {maker} made, serial {number}.", maker, number, code=code, **env_args)
 
 
-def hall(maker: str, number: int = 1, right: str = "blue") -> Task:
+def hall(maker: str = MAKERS[0], number: int = 1, right: str = "blue") -> Task:
     """A task in ``Doors``."""
     text = f"Open the chest in the hall that {maker} made, serial {number}."
     return _made("doors", text, maker, number, right=right)
@@ -111,7 +111,7 @@ def locksmith(prompt: Prompt) -> Reply:
         return {"analysis": "The last observations show it.", "choice": (good or [1])[0]}
     if prompt.role == "checker":
         return {"findings": "It worked." if good else "It did not.", "decision": "confirm" if good else "revise"}
-    told = re.findall(r"Its code is (\w+)", prompt.messages[-1][1])
+    told = re.findall(r"(?:Its code is|It opens with) (\w+)", prompt.messages[-1][1])
     found = told[:1] or deciding(texts)
     if len(found) == 1:
         return lessons(("Use what worked", f"{_subject(prompt['task'])} opens with {found[0]}."))
@@ -141,7 +141,7 @@ def _subject(task: str) -> str:
 def lessons(*found: tuple[str, str]) -> dict[str, Any]:
     """A distiller's answer: titles and contents."""
     items = [
-        {"title": title, "description": "Where there is something of this maker.", "content": content}
+        {"title": title, "description": "For locks of this maker.", "content": content}
         for title, content in found
     ]
     return {"analysis": "So it was.", "memory_items": items}

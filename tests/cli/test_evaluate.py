@@ -13,7 +13,6 @@ import pytest
 
 from rb_dspy.cli import output
 from rb_dspy.testing import Prompt
-from tests.scenarios.world import role_of
 from tests.served import Served, adds, lines, private
 
 
@@ -28,7 +27,7 @@ def sums(cli: Any, served: Served) -> Any:
     Path("lessons.jsonl").write_text(json.dumps({"title": "Three", "content": "For 3 the desk wants 0."}))
 
     def play(prompt: Prompt) -> dict[str, Any]:
-        reads = role_of(prompt) == "agent" and "wants 0." in prompt.text and "What is 3 and" in prompt.text
+        reads = prompt.role == "agent" and "wants 0." in prompt.text and "What is 3 and" in prompt.text
         return {"thought": "Told.", "action": "0"} if reads else adds(prompt)
 
     served.play = play
@@ -86,7 +85,7 @@ def test_an_interrupted_evaluation_says_how_to_go_on(sums: Any, served: Served) 
     assert (code, err.count("\n"), "continues" in err) == (143, 1, True)
     before = len(served.prompts)
     report = evaluate(sums, "--orders", "2")
-    agents = [prompt for prompt in served.prompts[before:] if role_of(prompt) == "agent"]
+    agents = [prompt for prompt in served.prompts[before:] if prompt.role == "agent"]
     done = 4  # before the fifth prompt
     assert len(agents) == report["arms"]["none"]["runs"] + report["arms"]["bank"]["runs"] - done
 
@@ -164,7 +163,7 @@ def test_screening_asks_whether_perfect_lessons_help(sums: Any, served: Served) 
     assert list(report["arms"]) == ["none", "oracle"]
     assert report["arms"]["oracle"]["success"]["mean"] > report["arms"]["none"]["success"]["mean"]
     assert report["headroom"] in ("yes", "unclear")
-    assert {role_of(prompt) for prompt in served.prompts} == {"agent"}
+    assert {prompt.role for prompt in served.prompts} == {"agent"}
 
 
 @pytest.mark.parametrize("option", [["--models", "openai/a,openai/b"], ["--orders", "3"], ["--arms", "none,raw"]])
@@ -186,7 +185,17 @@ def test_models_are_arms(sums: Any) -> None:
 def test_arms_start_from_a_bank(sums: Any) -> None:
     assert sums("bank", "add", "Three", "For 3 the desk wants 0.", "--bank", "old.sqlite")[0] == 0
     before = Path("old.sqlite").read_bytes()
-    report = evaluate(sums, "--orders", "1", "--bank", "old.sqlite", "--set", "program.retrieve.min_score=-1")
+    report = evaluate(
+        sums,
+        "--orders",
+        "1",
+        "--bank",
+        "old.sqlite",
+        "--set",
+        "program.retrieve.min_score=-1",
+        "--set",
+        "program.retrieve.min_share=0",
+    )
     assert report["arms"]["bank"]["success"]["mean"] > report["arms"]["none"]["success"]["mean"]
     assert Path("old.sqlite").read_bytes() == before
 
@@ -217,7 +226,7 @@ def test_an_agent_of_the_users_own_is_evaluated(sums: Any, served: Served, name:
     report = evaluate(sums, *options, "--agent", f"my_agent:{name}")
     means = {arm: each["success"]["mean"] for arm, each in report["arms"].items()}
     assert means == {"none": pytest.approx(5 / 6), "oracle": 1.0}
-    assert all(role_of(prompt) != "agent" for prompt in served.prompts)
+    assert all(prompt.role != "agent" for prompt in served.prompts)
 
 
 def test_an_agent_that_cannot_be_used_is_refused_before_anything_is_paid(sums: Any, served: Served) -> None:

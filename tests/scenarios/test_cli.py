@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.scenarios.world import role_of
 from tests.served import TASKS, Served, lines
 
 RUN = ("run", "tasks.jsonl", "--bank", "bank.sqlite", "--no-track")
@@ -22,7 +21,7 @@ def test_a_scaled_run_says_how_it_went_and_its_lessons_can_be_imported_into_anot
     assert "2 of 3" in out
     assert "pass@2" in out
     roles = [*["agent", "judge"] * 2, "selector", "distiller"]
-    assert sorted(role_of(prompt) for prompt in served.prompts) == sorted(roles * 3)
+    assert sorted(prompt.role for prompt in served.prompts) == sorted(roles * 3)
 
     code, _, err = cli("bank", "export", "lessons.jsonl", "--bank", "bank.sqlite")
     assert code == 0, err
@@ -36,7 +35,7 @@ def test_a_scaled_run_says_how_it_went_and_its_lessons_can_be_imported_into_anot
 def test_both_runs_the_same_tasks_without_and_with_memory_and_stores_nothing(cli: Any, served: Served) -> None:
     code, out, err = cli(*RUN, "--memory", "both")
     assert code == 0, err
-    asked = [role_of(prompt) for prompt in served.prompts]
+    asked = [prompt.role for prompt in served.prompts]
     assert asked == ["agent"] * 3 + ["agent", "judge", "distiller"] * 3
     assert "Add twice" in served.prompts[6].text, "the second task is shown what the first one taught"
     assert not any("Add twice" in prompt.text for prompt in served.prompts[:4])

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from rb_dspy import MaTTS, MemoryBank, RBError, Task
-from rb_dspy.testing import HashEmbedder, Prompt, Reply
-from tests.scenarios.world import Keypad, Spy, keypad, program
+from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply, lock
+from tests.scenarios.helpers import Spy, program
 
 EVIL = "zq7evil"
 """Stands behind each imitation."""
@@ -24,11 +24,11 @@ EVIL = "zq7evil"
 INSTRUCTION = "Open the door of the harbour office."
 
 
-class Says(Keypad):
-    """A keypad that shows ``shows`` after the first action, and ends after the second."""
+class Says(Lock):
+    """A lock that shows ``shows`` after the first action, and ends after the second."""
 
     def __init__(self, shows: str) -> None:
-        super().__init__(1, "0000", presses=2)
+        super().__init__("0000", presses=2)
         self.shows = shows
 
     def step(self, action: str) -> tuple[str, bool]:
@@ -45,7 +45,7 @@ def shown(
         return {"thought": thought, "action": answer}
 
     prompts: list[Prompt] = []
-    task = Task(id="hostile", instruction=instruction, env="keypad", env_args={"code": "0000"})
+    task = Task(id="hostile", instruction=instruction, env="lock", env_args={"code": "0000"})
     for k in (1, 2):
         spy = Spy({"agent": agent})
         alone = program(spy, environments=lambda task, rollout: Says(observation))
@@ -127,9 +127,9 @@ def test_a_lesson_that_imitates_does_not_begin_a_line(bank: MemoryBank) -> None:
     def as_json(prompt: Prompt) -> Reply:
         return json.dumps(hostile(prompt))
 
-    program(Spy({"distiller": as_json}))(task=keypad(1), bank=bank)
+    program(Spy({"distiller": as_json}))(task=lock("Abus", 1), bank=bank)
     spy = Spy()
-    done = program(spy)(task=keypad(2), bank=bank)
+    done = program(spy)(task=lock("Abus", 2), bank=bank)
     assert done.memory.items
     assert any(EVIL in prompt.text for prompt in spy.of("agent"))
     assert [imitated(spy.of("agent"), head) for head in HEADS.values()] == [[]] * len(HEADS)

@@ -9,33 +9,27 @@ from typing import Any
 import pytest
 
 from rb_dspy import Backbones, MaTTS, MemoryBank, Outcome, ReasoningBank, Task, Trajectory, Verdict
-from rb_dspy.testing import Corridor, HashEmbedder, scripted_lm
-from tests.scenarios.world import (
-    GUESS,
-    Keypad,
-    Spy,
-    contents,
-    keypad,
-    keypad_rooms,
-    keypads,
-    program,
-)
+from rb_dspy.testing import Corridor, HashEmbedder, Lock, lock, scripted_lm, toys
+from rb_dspy.testing.locks import GUESS
+from tests.scenarios.helpers import Spy, contents, program, series
 
 CANARY = "zq7canary"
 
 
 def test_one_task_is_acted_judged_distilled_and_appended_in_this_order(bank: MemoryBank) -> None:
     spy = Spy()
-    done = program(spy)(task=keypad(), bank=bank)
+    done = program(spy)(task=lock(), bank=bank)
 
     assert spy.roles_asked() == ["agent", "judge", "distiller"]
     assert done.answer == GUESS
     assert [(step.thought, step.action, step.observation) for step in done.trajectory.steps] == [
-        ("I guess.", GUESS, f"Keypad 1 took {GUESS} and opens.")
+        ("I guess.", GUESS, f"It opens with {GUESS}.")
     ]
-    assert done.trajectory.first_observation == "Keypad 1 waits."
-    assert (done.verdict.label, done.verdict.reasons) == ("success", "The keypad says so.")
-    assert [(item.title, item.content) for item in done.memory_items] == [("Use the code", "Here the code is 0000.")]
+    assert done.trajectory.first_observation == "The keypad waits for a code."
+    assert (done.verdict.label, done.verdict.reasons) == ("success", "The last observation shows it.")
+    assert [(item.title, item.content) for item in done.memory_items] == [
+        ("Use what worked", "What Abus made opens with 0000.")
+    ]
     assert done.memory.items == ()
     assert [each.id for each in bank.experiences()] == [done.experience.id]
     assert bank.pending() == []
@@ -45,20 +39,20 @@ def test_one_task_is_acted_judged_distilled_and_appended_in_this_order(bank: Mem
 def test_the_second_task_is_shown_what_the_first_one_taught(bank: MemoryBank) -> None:
     spy = Spy()
     run = program(spy)
-    run(task=keypad(1), bank=bank)
-    done = run(task=keypad(2), bank=bank)
+    run(task=lock("Abus", 1), bank=bank)
+    done = run(task=lock("Abus", 2), bank=bank)
 
-    assert [item.content for item in done.memory.items] == ["Here the code is 0000."]
-    assert "Here the code is 0000." in spy.of("agent")[-1].text
-    assert done.trajectory.steps[0].thought == "A lesson names it."
+    assert [item.content for item in done.memory.items] == ["What Abus made opens with 0000."]
+    assert "What Abus made opens with 0000." in spy.of("agent")[-1].text
+    assert done.trajectory.steps[0].thought == "A lesson says it."
     assert done.experience.shown == tuple(item.id for item in done.memory.items)
 
 
 def test_a_failure_teaches_by_another_prompt_than_a_success(bank: MemoryBank) -> None:
     spy = Spy()
     run = program(spy)
-    run(task=keypad(1), bank=bank)
-    failed = run(task=keypad(2, code="9999", maker="Yale"), bank=bank)
+    run(task=lock("Abus", 1), bank=bank)
+    failed = run(task=lock("Yale", 2, "9999"), bank=bank)
 
     assert failed.verdict.label == "failure"
     assert [item.polarity for item in failed.memory_items] == ["failure"]
@@ -68,29 +62,29 @@ def test_a_failure_teaches_by_another_prompt_than_a_success(bank: MemoryBank) ->
 
 def test_a_task_is_not_shown_its_own_lessons(bank: MemoryBank) -> None:
     run = program()
-    run(task=keypad(1), bank=bank, run_id="monday")
-    assert run(task=keypad(1), bank=bank, run_id="tuesday").memory.items == ()
-    assert run.recall(keypad(1), bank).items == ()
-    assert run.recall(keypad(2), bank).items == tuple(bank.items())
-    text = keypad(3).instruction
-    run.learn(text, [{"action": GUESS, "observation": f"Keypad 3 took {GUESS} and opens."}], bank)
+    run(task=lock("Abus", 1), bank=bank, run_id="monday")
+    assert run(task=lock("Abus", 1), bank=bank, run_id="tuesday").memory.items == ()
+    assert run.recall(lock("Abus", 1), bank).items == ()
+    assert run.recall(lock("Abus", 2), bank).items == tuple(bank.items())
+    text = lock("Abus", 3).instruction
+    run.learn(text, [{"action": GUESS, "observation": f"It opens with {GUESS}."}], bank)
     assert run.recall(text, bank), "a text is another occasion"
 
 
 def test_without_learning_nothing_is_written_and_nobody_is_judged(bank: MemoryBank) -> None:
     run = program()
-    run(task=keypad(1), bank=bank)
+    run(task=lock("Abus", 1), bank=bank)
     before = contents(bank)
     spy = Spy()
-    done = program(spy)(task=keypad(2), bank=bank, learn=False)
+    done = program(spy)(task=lock("Abus", 2), bank=bank, learn=False)
 
     assert spy.roles_asked() == ["agent"]
-    assert [item.content for item in done.memory.items] == ["Here the code is 0000."]
+    assert [item.content for item in done.memory.items] == ["What Abus made opens with 0000."]
     assert (done.verdict, done.experience, done.memory_items) == (None, None, ())
-    assert (contents(bank), bank.pending(), bank.seen_tasks()) == (before, [], {"keypad/Abus/1"})
+    assert (contents(bank), bank.pending(), bank.seen_tasks()) == (before, [], {"lock/Abus/1"})
 
 
-class _Telling(Keypad):
+class _Telling(Lock):
     """Its ground truth carries words that nobody but a scorer may read."""
 
     def outcome(self) -> Outcome:
@@ -100,10 +94,10 @@ class _Telling(Keypad):
 @pytest.mark.parametrize("mode", [None, "parallel", "sequential", "vanilla", "best_of_n"])
 def test_no_role_ever_reads_ground_truth(bank: MemoryBank, mode: Any) -> None:
     spy = Spy()
-    run: Any = program(spy, environments=lambda task, rollout: _Telling(1, f"{CANARY}-code", presses=2))
+    run: Any = program(spy, environments=lambda task, rollout: _Telling(f"{CANARY}-code", presses=2))
     run = run if mode is None else MaTTS(run, k=3, mode=mode)
     for number in (1, 2):
-        task = keypad(number, code=f"{CANARY}-code", answer=f"{CANARY}-answer")
+        task = lock("Abus", number, code=f"{CANARY}-code", answer=f"{CANARY}-answer")
         run(task=task.model_copy(update={"template": f"{CANARY}-template"}), bank=bank)
 
     expected = {None: {"agent", "judge", "distiller"}, "sequential": {"agent", "checker", "judge", "distiller"}}
@@ -118,18 +112,18 @@ def test_a_verdict_of_unknown_is_stored_without_lessons(bank: MemoryBank) -> Non
         return Verdict(label="unknown", reasons="I cannot see it.")
 
     spy = Spy()
-    done = program(spy, judge=judge)(task=keypad(), bank=bank)
+    done = program(spy, judge=judge)(task=lock(), bank=bank)
     assert (done.verdict.label, done.memory_items) == ("unknown", ())
     assert spy.of("distiller") == []
-    assert bank.seen_tasks() == {keypad().id}
+    assert bank.seen_tasks() == {lock().id}
     assert bank.pending() == []
 
 
 def test_prompts_of_a_rollout_only_grow_at_the_end(bank: MemoryBank) -> None:
     spy, presses = Spy(), 4
     run = program(spy)
-    run(task=keypad(1, presses=presses), bank=bank)
-    run(task=keypad(2, presses=presses), bank=bank)
+    run(task=lock("Abus", 1, presses=presses), bank=bank)
+    run(task=lock("Abus", 2, presses=presses), bank=bank)
 
     turns = spy.of("agent")[presses:]
     assert len(turns) == presses
@@ -137,8 +131,8 @@ def test_prompts_of_a_rollout_only_grow_at_the_end(bank: MemoryBank) -> None:
         assert after.system == before.system
         assert after.messages[: len(before.messages)] == before.messages
         assert len(after.messages) == len(before.messages) + 2
-    assert turns[-1].text.count(keypad(2).instruction) == 1
-    assert turns[-1].text.count("Here the code is 0000.") == 1
+    assert turns[-1].text.count(lock("Abus", 2).instruction) == 1
+    assert turns[-1].text.count("What Abus made opens with 0000.") == 1
 
 
 def test_actions_that_an_environment_lists_are_shown_and_the_step_limit_ends_a_rollout(bank: MemoryBank) -> None:
@@ -157,7 +151,7 @@ async def test_calls_and_awaited_calls_do_the_same(bank: MemoryBank, tmp_path: P
     with MemoryBank.open(tmp_path / "other.sqlite", scope="scenarios", embedder=HashEmbedder()) as other:
         plain, awaited = Spy(), Spy()
         one, two = program(plain), program(awaited)
-        for task in keypads(2, presses=2):
+        for task in series(2, presses=2):
             here, there = one(task=task, bank=bank), await two.acall(task=task, bank=other)
             assert (here.answer, here.verdict, here.trajectory.steps) == (
                 there.answer,
@@ -180,11 +174,11 @@ def test_a_bare_text_is_a_question_with_one_answer(bank: MemoryBank) -> None:
 def test_each_role_asks_its_own_model(bank: MemoryBank) -> None:
     agent, judge, distiller = Spy(), Spy(), Spy()
     backbones = Backbones(agent=scripted_lm(agent), judge=scripted_lm(judge), distiller=scripted_lm(distiller))
-    run = ReasoningBank(backbones=backbones, environments=keypad_rooms())
-    run(task=keypad(), bank=bank)
+    run = ReasoningBank(backbones=backbones, environments=toys)
+    run(task=lock(), bank=bank)
     assert [set(spy.roles_asked()) for spy in (agent, judge, distiller)] == [{"agent"}, {"judge"}, {"distiller"}]
 
     other = Spy()
     run.backbones = backbones.replace(judge=scripted_lm(other))
-    run(task=keypad(2), bank=bank)
+    run(task=lock("Abus", 2), bank=bank)
     assert (len(judge.prompts), other.roles_asked()) == (1, ["judge"])

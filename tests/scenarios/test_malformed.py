@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from rb_dspy import MaTTS, MemoryBank, RBError
-from rb_dspy.testing import Answer
-from tests.scenarios.world import GUESS, Spy, keypad, learned_tasks, lessons, program, resume_all
+from rb_dspy.testing import Answer, lock
+from rb_dspy.testing.locks import GUESS
+from tests.scenarios.helpers import Spy, learned_tasks, lessons, program, resume_all
 
 TRUTH = "failure"
 """The keypad stays shut in every rollout here, so a verdict of success would be a wrong one."""
@@ -58,7 +59,7 @@ LESSONS: dict[str, Any] = {
 def tried(run: Any, bank: MemoryBank) -> None:
     """Do the task; a program may raise, or leave the rollout to be resumed."""
     with suppress(RBError):
-        run(task=keypad(code="9999"), bank=bank, run_id="r")
+        run(task=lock(code="9999"), bank=bank, run_id="r")
 
 
 def check_kept(bank: MemoryBank) -> list[str]:
@@ -101,7 +102,7 @@ def test_a_choice_that_cannot_be_read_hands_in_one_of_the_rollouts(bank: MemoryB
     text = (
         f"[[ ## analysis ## ]]\nSo.\n\n[[ ## choice ## ]]\n{said}\n\n[[ ## completed ## ]]" if said != "mess" else said
     )
-    done = MaTTS(program(Spy({"selector": lambda prompt: text})), k=2)(task=keypad(), bank=bank)
+    done = MaTTS(program(Spy({"selector": lambda prompt: text})), k=2)(task=lock(), bank=bank)
     assert done.answer == GUESS
     assert done.trajectory in done.trajectories
     assert done.selection.note
@@ -114,6 +115,6 @@ def test_some_incomplete_lessons_do_not_lose_the_others(bank: MemoryBank) -> Non
         {"title": "", "content": ""},
     ]
     done = program(Spy({"distiller": lambda prompt: {"analysis": "So.", "memory_items": drafts}}))(
-        task=keypad(), bank=bank
+        task=lock(), bank=bank
     )
     assert [item.title for item in done.memory_items] == ["Look first"]

@@ -9,11 +9,11 @@ from dspy import lm15
 
 from rb_dspy import Memory, MemoryBank, Step, Task, Trajectory, errors
 from rb_dspy.testing import Prompt, Reply
-from tests.scenarios.world import Spy, lessons, program
+from tests.scenarios.helpers import Spy, lessons, program
 
-TASK = "Open the door with the keypad that Abus made, serial 1."
-NEXT = "Open the door with the keypad that Abus made, serial 2."
-SAID = "Keypad 1 took 4711 and opens."
+TASK = "Open the lock that Abus made, serial 1."
+NEXT = "Open the lock that Abus made, serial 2."
+SAID = "It opens with 4711."
 
 OPENAI = [
     {"role": "system", "content": "You are a porter."},
@@ -24,7 +24,7 @@ OPENAI = [
         "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "type", "arguments": '{"code": "4711"}'}}],
     },
     {"role": "tool", "tool_call_id": "c1", "content": SAID},
-    {"role": "assistant", "content": "The door is open."},
+    {"role": "assistant", "content": "It is open."},
 ]
 ANTHROPIC = [
     {"role": "user", "content": TASK},
@@ -36,16 +36,16 @@ ANTHROPIC = [
         ],
     },
     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": SAID}]},
-    {"role": "assistant", "content": "The door is open."},
+    {"role": "assistant", "content": "It is open."},
 ]
 DICTS = [{"thought": "I type it.", "action": "type 4711", "observation": SAID}]
-WITH_ANSWER = {"steps": DICTS, "answer": "The door is open."}
+WITH_ANSWER = {"steps": DICTS, "answer": "It is open."}
 FORMATS: dict[str, Any] = {"openai": OPENAI, "anthropic": ANTHROPIC, "dicts": DICTS, "with an answer": WITH_ANSWER}
 
 
 def trajectory(task: Task) -> Trajectory:
     steps = (Step(thought="I type it.", action="type 4711", observation=SAID),)
-    return Trajectory(task_id=task.id, steps=steps, answer="The door is open.")
+    return Trajectory(task_id=task.id, steps=steps, answer="It is open.")
 
 
 @pytest.mark.parametrize("form", [*FORMATS, "trajectory"])
@@ -57,7 +57,7 @@ def test_what_an_agent_did_is_learned_and_recalled(bank: MemoryBank, form: str) 
     assert not memory.items
     experience = run.learn(task, FORMATS.get(form) or trajectory(task), bank, memory=memory)
 
-    assert [item.content for item in experience.items] == ["Here the code is 4711."]
+    assert [item.content for item in experience.items] == ["What Abus made opens with 4711."]
     assert [verdict.label for verdict in experience.verdicts] == ["success"]
     (step,) = experience.trajectories[0].steps[:1]
     assert (step.thought, "4711" in step.action, step.observation) == ("I type it.", True, SAID)
@@ -65,8 +65,8 @@ def test_what_an_agent_did_is_learned_and_recalled(bank: MemoryBank, form: str) 
     assert SAID in spy.of("judge")[0].text
 
     later = run.recall(NEXT, bank)
-    assert [item.content for item in later.items] == ["Here the code is 4711."]
-    assert "Here the code is 4711." in later.block
+    assert [item.content for item in later.items] == ["What Abus made opens with 4711."]
+    assert "What Abus made opens with 4711." in later.block
 
 
 @pytest.mark.parametrize("form", ["openai", "trajectory"])
@@ -78,7 +78,7 @@ def test_learning_twice_from_one_rollout_is_learning_once(bank: MemoryBank, form
     again = run.learn(task, rollout, bank)
     assert again.id == first.id
     assert len(bank.experiences()) == 1
-    assert lessons(bank) == {"Here the code is 4711."}
+    assert lessons(bank) == {"What Abus made opens with 4711."}
 
 
 def test_a_named_run_learns_once_from_a_task_and_another_run_learns_again(bank: MemoryBank) -> None:
@@ -94,7 +94,7 @@ async def test_the_awaited_calls_do_the_same(bank: MemoryBank) -> None:
     run = program()
     memory = await run.arecall(TASK, bank)
     experience = await run.alearn(TASK, OPENAI, bank, memory=memory)
-    assert [item.content for item in experience.items] == ["Here the code is 4711."]
+    assert [item.content for item in experience.items] == ["What Abus made opens with 4711."]
     assert (await run.arecall(NEXT, bank)).items == run.recall(NEXT, bank).items == experience.items
 
 

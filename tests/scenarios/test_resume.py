@@ -17,7 +17,7 @@ from dspy import lm15
 
 from rb_dspy import MaTTS, MemoryBank, errors, run_stream
 from rb_dspy.testing import HashEmbedder, Prompt, Reply
-from tests.scenarios.world import Spy, bank_at, contents, keypads, learned_tasks, program
+from tests.scenarios.helpers import Spy, bank_at, contents, learned_tasks, program, series
 
 ROOT = Path(__file__).parents[2]
 VARIABLES = {"PYTHONPATH": str(ROOT), "LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1"}
@@ -49,7 +49,7 @@ def uninterrupted(tasks: Any) -> list[Any]:
 async def test_a_rollout_waits_if_a_model_fails_and_resuming_gives_what_the_call_would_have_given(
     bank: MemoryBank, role: str, error: Exception, expected: type[Exception]
 ) -> None:
-    tasks = keypads(2)
+    tasks = series(2)
     program()(task=tasks[0], bank=bank, run_id="r")
     for attempt in range(3):
         broken = program(breaks_at(role, error))
@@ -61,7 +61,9 @@ async def test_a_rollout_waits_if_a_model_fails_and_resuming_gives_what_the_call
     spy = Spy()
     done = await program(spy).aresume(*bank.pending())
     assert "agent" not in spy.roles_asked(), "the task is not done again"
-    assert [item.content for item in done.memory.items] == ["Here the code is 0000."], "what the agent was shown"
+    assert [item.content for item in done.memory.items] == ["What Abus made opens with 0000."], (
+        "what the agent was shown"
+    )
     assert done.experience.shown == tuple(item.id for item in done.memory.items)
     assert bank.pending() == []
     assert contents(bank) == uninterrupted(tasks)
@@ -70,7 +72,8 @@ async def test_a_rollout_waits_if_a_model_fails_and_resuming_gives_what_the_call
 CHILD = """
 import json, os, signal, sys, time
 from rb_dspy import MaTTS, run_stream
-from tests.scenarios.world import bank_at, keypads, play, program, role_of
+from rb_dspy.testing import locksmith
+from tests.scenarios.helpers import bank_at, series, program
 
 def run(path, role, serial, how, k):
     def stop():
@@ -78,9 +81,9 @@ def run(path, role, serial, how, k):
         time.sleep(30)
 
     def script(prompt):
-        if role_of(prompt) == role and serial in prompt.text:
+        if prompt.role == role and serial in prompt.text:
             stop()
-        return play(prompt)
+        return locksmith(prompt)
 
     def on_result(result):
         print(result.task.id, file=reported, flush=True)
@@ -89,7 +92,7 @@ def run(path, role, serial, how, k):
 
     scaled = MaTTS(program(script), k=k)
     with bank_at(path) as bank, open(f"{path}.reported", "w") as reported:
-        run_stream(scaled if k > 1 else program(script), keypads(4), bank, run_id="night", on_result=on_result)
+        run_stream(scaled if k > 1 else program(script), series(4), bank, run_id="night", on_result=on_result)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for case in json.loads(sys.argv[1]):
@@ -128,7 +131,7 @@ def test_after_kill_or_ctrl_c_every_task_is_learned_from_exactly_once(
 ) -> None:
     (role, _, how, k), (path, code) = POINTS[point], stopped[point]
     assert code in ([-signal.SIGKILL] if how == "kill" else [-signal.SIGINT, 130])
-    spy, tasks = Spy(), keypads(4)
+    spy, tasks = Spy(), series(4)
     with bank_at(path) as bank:
         reported = Path(f"{path}.reported").read_text().split()
         assert set(reported) <= set(learned_tasks(bank)), "what was reported is on disk"
@@ -140,7 +143,7 @@ def test_after_kill_or_ctrl_c_every_task_is_learned_from_exactly_once(
         assert {len(each.trajectories) for each in bank.experiences()} == {k}
         if k == 1:
             assert json.dumps(contents(bank)) == json.dumps(uninterrupted(tasks))
-    again = {task.id for task in tasks for prompt in spy.of("agent") if task.instruction in prompt.text}
+    again = {task.id for task in tasks for prompt in spy.of("agent") if task.instruction == prompt["task"]}
     assert again == {task.id for task in tasks} - done, "no rollout that had ended is done again"
     assert bool(waiting) == (role in ("judge", "selector")), "a rollout that had ended waits in the bank"
 
@@ -148,7 +151,8 @@ def test_after_kill_or_ctrl_c_every_task_is_learned_from_exactly_once(
 RESTARTED = """
 import signal, sys, time
 from rb_dspy import MaTTS, run_stream
-from tests.scenarios.world import bank_at, keypads, play, program
+from rb_dspy.testing import locksmith
+from tests.scenarios.helpers import bank_at, series, program
 
 if __name__ == "__main__":
     path, k = sys.argv[1:]
@@ -156,13 +160,13 @@ if __name__ == "__main__":
 
     def script(prompt):
         time.sleep(0.01)
-        return play(prompt)
+        return locksmith(prompt)
 
     run = program(script)
     with bank_at(path) as bank:
         print("ready", flush=True)
         run_stream(
-            run if k == "1" else MaTTS(run, k=int(k)), keypads(40), bank, run_id="night",
+            run if k == "1" else MaTTS(run, k=int(k)), series(40), bank, run_id="night",
             on_result=lambda result: print(result.task.id, flush=True),
         )
     print("finished", flush=True)
@@ -197,6 +201,6 @@ def test_a_stream_that_is_stopped_at_random_learns_from_every_task_exactly_once(
     else:
         pytest.fail("200 starts were not enough")
     with bank_at(path) as bank:
-        assert sorted(learned_tasks(bank, "night")) == sorted(task.id for task in keypads(40))
+        assert sorted(learned_tasks(bank, "night")) == sorted(task.id for task in series(40))
         assert bank.pending() == []
     assert sorted(acknowledged) == sorted(set(acknowledged)), "no task is reported twice"
