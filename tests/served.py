@@ -42,10 +42,16 @@ class Served:
     """A provider: ``refuse`` says for a prompt with which HTTP status, or None, it is refused."""
 
     refuse: Callable[[Prompt], int | None] = lambda prompt: None
-    play: Callable[[Prompt], dict[str, Any]] = lambda prompt: adds(prompt)
+    play: Callable[[Prompt], Any] = lambda prompt: adds(prompt)
     prompts: list[Prompt] = field(default_factory=list)
     checks: list[Prompt] = field(default_factory=list)
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    """Model and key of each request."""
     port: int = 0
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
 
     def answer(self, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         system, *rest = ((message["role"], _text(message["content"])) for message in asked["messages"])
@@ -70,13 +76,13 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
-@pytest.fixture
-def served() -> Iterator[Served]:
-    provider = Served()
-
+@contextmanager
+def serving(provider: Served) -> Iterator[Served]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            status, answer = provider.answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            provider.asked.append((request["model"], self.headers.get("Authorization", "")))
+            status, answer = provider.answer(request)
             body = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
@@ -92,10 +98,18 @@ def served() -> Iterator[Served]:
     provider.port = server.server_address[1]
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
-    yield provider
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield provider
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with serving(Served()) as provider:
+        yield provider
 
 
 CONFIG = """

@@ -28,22 +28,22 @@ from rb_dspy import (
 from rb_dspy.cli.main import main
 from rb_dspy.errors import ConfigError, InputError, RBError, SignatureChanged
 from rb_dspy.prompts import prompts_of, set_state
-from rb_dspy.testing import Corridor, Lock, scripted_lm
+from rb_dspy.testing import Corridor, Lock, lock, locksmith, scripted_lm
 from rb_dspy.tracking.runs import models_of
 from rb_dspy.tracking.settings import backbone_settings
-from tests.tracking.samples import BETTER, EMBEDDER, compiled, provider, question
-from tests.worlds import answers, lock
+from tests.served import Served, serving
+from tests.tracking.helpers import BETTER, EMBEDDER, compiled, question
 
 KEY = "sk-hunter2"
 
 
 def scripted() -> Backbones:
-    return Backbones(agent=scripted_lm(answers, model="openai/scripted"))
+    return Backbones(agent=scripted_lm(locksmith, model="openai/scripted"))
 
 
 @pytest.fixture
 def lessons(bank: MemoryBank) -> MemoryBank:
-    bank.add("Codes of acme", "For locks of this maker the code is 4711.")
+    bank.add("Codes of acme", "What acme made opens with 4711.")
     return bank
 
 
@@ -277,10 +277,10 @@ def test_lessons_need_the_embedder_that_they_were_stored_with(tracker: Tracker, 
 def test_a_key_is_never_stored_and_the_rest_of_a_backbone_is(
     tracker: Tracker, store: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with provider() as (address, asked):
+    with serving(Served(play=locksmith)) as provider:
         lm = dspy.LM(
             "openai/mine",
-            api_base=address,
+            api_base=provider.address,
             api_key=KEY,
             temperature=0.3,
             max_tokens=77,
@@ -291,7 +291,7 @@ def test_a_key_is_never_stored_and_the_rest_of_a_backbone_is(
             num_retries=0,
         )
         options = {"top_p": 0.4, "model_type": "chat", "extra_headers": {"X-Custom": KEY}}
-        judge = BackboneConfig(model="openai/judge", api_key_env="MY_KEY", api_base=address, options=options)
+        judge = BackboneConfig(model="openai/judge", api_key_env="MY_KEY", api_base=provider.address, options=options)
         both = Backbones(agent=lm)
         tracker.register(None, ReasoningBank(backbones=both), name)
         tracker.register(None, ReasoningBank(), name, backbones={"agent": lm, "judge": judge})
@@ -304,14 +304,14 @@ def test_a_key_is_never_stored_and_the_rest_of_a_backbone_is(
             "temperature": 0.3,
             "max_tokens": 77,
             "top_p": 0.5,
-            "api_base": address,
+            "api_base": provider.address,
         }.items() <= loaded.kwargs.items()
         monkeypatch.setenv("MY_KEY", "sk-mine")
         own = tracker.program(name, version=2).backbones.lm("judge").kwargs
         assert (own["api_key"], own["top_p"]) == ("sk-mine", 0.4)
         (answer,) = tracker.load(name, version=1).predict([question()])
         assert answer.answer == "0000"
-        assert asked == [("mine", "Bearer sk-usual")]
+        assert provider.asked == [("mine", "Bearer sk-usual")]
 
 
 def test_only_the_models_of_their_own_are_named_by_role() -> None:

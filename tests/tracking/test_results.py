@@ -12,8 +12,9 @@ from rb_dspy import Compiled, MemoryBank, Streams, Tracker, TrackingConfig
 from rb_dspy.compile.progress import Progress
 from rb_dspy.evaluation import evaluate
 from rb_dspy.evaluation.report import Report
+from rb_dspy.testing import scripted_program
 from rb_dspy.testing.embedder import HashEmbedder
-from tests.tracking.samples import BETTER, MARKER, compiled, locks, opener
+from tests.tracking.helpers import BETTER, MARKER, compiled, locks
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def streams() -> Streams:
 
 
 def test_a_compile_is_logged(tracker: Tracker, client: Any, streams: Streams, tmp_path: Path) -> None:
-    program = opener(model="openai/gpt-4o-mini")
+    program = scripted_program(model="openai/gpt-4o-mini")
     result = compiled(program)
     with tracker.compile_run("mail", program, streams, params={"why": "a test"}) as run:
         for calls, best in ((0, None), (1, 0.5), (2, 0.5), (9, 0.8)):
@@ -52,7 +53,7 @@ def test_a_compile_is_logged(tracker: Tracker, client: Any, streams: Streams, tm
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    program = opener()
+    program = scripted_program()
     return evaluate({"off": "none", "a=b?": "bank"}, locks(3), program=program, orders=2, embedder=HashEmbedder())
 
 
@@ -77,7 +78,12 @@ def test_an_evaluation_is_logged(tracker: Tracker, client: Any, report: Report, 
 def test_an_evaluation_that_is_tracked_while_it_runs(tracker: Tracker, client: Any) -> None:
     with tracker.evaluation_run("live", locks(2)) as run:
         evaluate(
-            ["none", "bank"], locks(2), program=opener(), orders=1, embedder=HashEmbedder(), on_progress=run.on_progress
+            ["none", "bank"],
+            locks(2),
+            program=scripted_program(),
+            orders=1,
+            embedder=HashEmbedder(),
+            on_progress=run.on_progress,
         )
     assert client.get_run(run.id).data.metrics["done"] > 0
     assert MARKER not in str(client.get_run(run.id).inputs)
@@ -92,7 +98,7 @@ def test_whatever_fails_after_the_start_costs_one_warning(
     tracker: Tracker, client: Any, streams: Streams, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An artifact store raises errors of its own library, and MLflow's own may be anything."""
-    program = opener()
+    program = scripted_program()
     broken = _Broken(**dict(compiled(program)))
     with tracker.compile_run("bug", program, streams) as run:
         run.log_compiled(broken)
@@ -106,7 +112,7 @@ def test_an_error_inside_ends_the_run_as_failed(tracker: Tracker, client: Any, s
     ids = []
 
     def broken() -> None:
-        with tracker.compile_run("broken", opener(), streams) as run:
+        with tracker.compile_run("broken", scripted_program(), streams) as run:
             ids.append(run.id)
             raise ZeroDivisionError
 
@@ -117,9 +123,9 @@ def test_an_error_inside_ends_the_run_as_failed(tracker: Tracker, client: Any, s
 
 def test_tracking_that_is_off_takes_every_report(streams: Streams, report: Report, bank: MemoryBank) -> None:
     tracker = Tracker(TrackingConfig(enabled=False))
-    with tracker.compile_run("off", opener(), streams) as run:
+    with tracker.compile_run("off", scripted_program(), streams) as run:
         run.on_progress(Progress(metric_calls=1, budget=2, best=0.5))
-        run.log_compiled(compiled(opener()))
+        run.log_compiled(compiled(scripted_program()))
     with tracker.evaluation_run("off", locks(2)) as other:
         other.log_report(report)
     assert (run.id, other.id) == (None, None)

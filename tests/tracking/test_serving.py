@@ -16,7 +16,9 @@ import httpx
 import pytest
 
 from rb_dspy import BackboneConfig, MemoryBank, ReasoningBank, Tracker
-from tests.tracking.samples import EMBEDDER, provider
+from rb_dspy.testing import locksmith
+from tests.served import Served, serving
+from tests.tracking.helpers import EMBEDDER
 
 _ROOT = Path(__file__).parents[2]
 
@@ -60,16 +62,16 @@ def served(uri: str, folder: Path, site: Path, **variables: str) -> Iterator[str
 def test_a_registered_program_is_served_with_the_backbones_of_that_place(
     tracker: Tracker, bank: MemoryBank, site: Path, tmp_path: Path
 ) -> None:
-    bank.add("Codes of acme", "For locks of this maker the code is 4711.")
-    with provider() as (here, asked_here), provider() as (there, asked_there):
-        backbones = {"agent": BackboneConfig(model="openai/here", api_base=here, num_retries=0)}
+    bank.add("Codes of acme", "What acme made opens with 4711.")
+    with serving(Served(play=locksmith)) as here, serving(Served(play=locksmith)) as there:
+        backbones = {"agent": BackboneConfig(model="openai/here", api_base=here.address, num_retries=0)}
         version = tracker.register(None, ReasoningBank(), "served", bank=bank, embedder=EMBEDDER, backbones=backbones)
-        (tmp_path / "rb.toml").write_text(f'[backbones.agent]\nmodel = "openai/there"\napi_base = "{there}"\n')
+        (tmp_path / "rb.toml").write_text(f'[backbones.agent]\nmodel = "openai/there"\napi_base = "{there.address}"\n')
         with served(f"models:/served/{version}", tmp_path, site, OPENAI_API_KEY="sk-there") as address:
             task = {"instruction": "Open the lock that acme made.", "env_args": {"answer": "4711"}}
             response = httpx.post(f"{address}/invocations", json={"inputs": [task]}, timeout=60)
     assert response.status_code == 200, response.text
     (answer,) = response.json()["predictions"]
     assert (answer["answer"], answer["lessons"], answer["error"]) == ("4711", ["Codes of acme"], "")
-    assert asked_there == [("there", "Bearer sk-there")]
-    assert asked_here == []
+    assert there.asked == [("there", "Bearer sk-there")]
+    assert here.asked == []

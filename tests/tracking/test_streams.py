@@ -25,11 +25,12 @@ from cryptography.x509.oid import NameOID
 
 from rb_dspy import MaTTS, MemoryBank, TaskResult, TaskStream, Tracker, TrackingConfig, run_stream
 from rb_dspy.errors import ConfigError, InfrastructureError, InputError
-from tests.tracking.samples import locks, opener
+from rb_dspy.testing import scripted_program
+from tests.tracking.helpers import locks
 
 
 def tracked(tracker: Tracker, bank: MemoryBank, run_id: str, **kwargs: Any) -> str:
-    program, stream = opener(), locks()
+    program, stream = scripted_program(), locks()
     with tracker.stream_run(program, stream, bank, run_id=run_id, **kwargs) as run:
         run_stream(program, stream, bank, run_id=run_id, on_result=run.on_result)
     assert run.id is not None
@@ -90,7 +91,7 @@ def test_a_stream_is_logged_with_about_ten_numbers_and_its_files(
 
 
 def test_settings_that_are_not_the_default_are_parameters(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
-    program = MaTTS(opener(model="openai/gpt-4o-mini"), k=2)
+    program = MaTTS(scripted_program(model="openai/gpt-4o-mini"), k=2)
     with tracker.stream_run(program, locks(1), bank, run_id="matts") as run:
         run_stream(program, locks(1), bank, run_id="matts", on_result=run.on_result)
     data = client.get_run(run.id).data
@@ -99,7 +100,7 @@ def test_settings_that_are_not_the_default_are_parameters(tracker: Tracker, clie
 
 
 def test_an_interrupted_run_keeps_what_it_has(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
-    program, stream = opener(), locks()
+    program, stream = scripted_program(), locks()
     ids: list[str] = []
 
     def cut() -> None:
@@ -123,8 +124,8 @@ def test_an_interrupted_run_keeps_what_it_has(tracker: Tracker, client: Any, ban
 def test_a_run_without_results_is_a_warning(
     tracker: Tracker, client: Any, bank: MemoryBank, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with tracker.stream_run(opener(), locks(1), bank, run_id="none") as run:
-        run_stream(opener(), locks(1), bank, run_id="none")
+    with tracker.stream_run(scripted_program(), locks(1), bank, run_id="none") as run:
+        run_stream(scripted_program(), locks(1), bank, run_id="none")
     assert "on_result" in caplog.text
     assert client.get_run(run.id).data.metrics == {}
 
@@ -148,7 +149,7 @@ def test_without_settings_mlflow_decides(store: str, client: Any, bank: MemoryBa
 
 def test_tracking_that_is_off_does_nothing(bank: MemoryBank) -> None:
     tracker = Tracker(TrackingConfig(enabled=False))
-    program = opener()
+    program = scripted_program()
     with tracker.stream_run(program, locks(1), bank, run_id="off") as run:
         run_stream(program, locks(1), bank, run_id="off", on_result=run.on_result)
     assert run.id is None
@@ -158,7 +159,7 @@ def test_tracking_that_is_off_does_nothing(bank: MemoryBank) -> None:
 
 
 def test_what_is_no_stream_is_refused(tracker: Tracker, bank: MemoryBank) -> None:
-    with pytest.raises(InputError), tracker.stream_run(opener(), "mail.jsonl", bank, run_id="none"):
+    with pytest.raises(InputError), tracker.stream_run(scripted_program(), "mail.jsonl", bank, run_id="none"):
         pass
 
 
@@ -268,7 +269,7 @@ def test_a_store_that_breaks_in_the_middle_costs_one_warning(
     breakable: Path, bank: MemoryBank, caplog: pytest.LogCaptureFixture, back: bool
 ) -> None:
     """It is left alone then, and tried again at the end."""
-    program, stream = opener(), locks(4)
+    program, stream = scripted_program(), locks(4)
     tracker = Tracker(f"sqlite:///{breakable}")
     renames = [f"ALTER TABLE {table} RENAME TO gone_{table}" for table in ("metrics", "latest_metrics")]
     returns = [f"ALTER TABLE gone_{table} RENAME TO {table}" for table in ("metrics", "latest_metrics")]
@@ -303,7 +304,7 @@ def test_rows_of_a_thousand_results_are_not_quadratic(tracker: Tracker, client: 
             looked.append(1)
             return super().solved
 
-    program = opener()
+    program = scripted_program()
     (done,) = run_stream(program, locks(1), bank, run_id="one").results
     with Tracker(tracker.config.model_copy(update={"traces": False})).stream_run(
         program, TaskStream("one", [done.task]), bank, run_id="many"
