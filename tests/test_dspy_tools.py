@@ -15,10 +15,9 @@ from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import Step, Task, Trajectory, Verdict
 from rb_dspy.steps import Judge
-from rb_dspy.testing import Lock, Prompt, Reply, scripted_lm
-from tests import worlds
+from rb_dspy.testing import Lock, Prompt, Reply, lock, locksmith, scripted_lm
 
-TASK = worlds.lock("abus", 1)
+TASK = lock("abus", 1)
 
 
 def program(lm: Any = None, *, scale: bool = False) -> Any:
@@ -28,7 +27,7 @@ def program(lm: Any = None, *, scale: bool = False) -> Any:
 
 @pytest.mark.parametrize("scale", [False, True])
 def test_the_configured_lm_plays_all_roles_without_backbones(bank: MemoryBank, scale: bool) -> None:
-    lm = scripted_lm(worlds.answers)
+    lm = scripted_lm(locksmith)
     with dspy.context(lm=lm):
         assert program(scale=scale)(task=TASK, bank=bank).experience.items
     assert len(lm.engine.prompts) > 2
@@ -36,7 +35,7 @@ def test_the_configured_lm_plays_all_roles_without_backbones(bank: MemoryBank, s
 
 @pytest.mark.parametrize("scale", [False, True])
 def test_an_lm_that_is_set_on_a_program_is_stronger_than_its_backbones(bank: MemoryBank, scale: bool) -> None:
-    own, other = scripted_lm(worlds.answers), scripted_lm(worlds.answers)
+    own, other = scripted_lm(locksmith), scripted_lm(locksmith)
     made = program(own, scale=scale)
     made.set_lm(other)
     made(task=TASK, bank=bank)
@@ -44,7 +43,7 @@ def test_an_lm_that_is_set_on_a_program_is_stronger_than_its_backbones(bank: Mem
 
 
 def test_best_of_n_makes_attempts_that_are_all_learned_from(bank: MemoryBank) -> None:
-    lm = scripted_lm(worlds.answers)
+    lm = scripted_lm(locksmith)
     best = dspy.BestOfN(program(), N=2, reward_fn=lambda arguments, made: 0.0, threshold=1.0)
     with dspy.context(lm=lm):
         best(task=TASK, bank=bank)
@@ -52,7 +51,7 @@ def test_best_of_n_makes_attempts_that_are_all_learned_from(bank: MemoryBank) ->
 
 
 def test_a_step_is_evaluated_by_itself_with_the_programs_models() -> None:
-    made = program(scripted_lm(worlds.answers))
+    made = program(scripted_lm(locksmith))
     rollout = Trajectory(task_id=TASK.id, steps=(Step(action="4711", observation="It opens."),), answer="4711")
     examples = [dspy.Example(task=TASK, trajectory=rollout).with_inputs("task", "trajectory")] * 3
 
@@ -66,7 +65,7 @@ def test_a_step_is_evaluated_by_itself_with_the_programs_models() -> None:
 
 def test_other_modules_may_stand_in_a_steps_place(bank: MemoryBank) -> None:
     def script(prompt: Prompt) -> Reply:
-        reply = worlds.answers(prompt)
+        reply = locksmith(prompt)
         return {"reasoning": "Step by step.", **reply} if "reasoning" in prompt.wants else reply  # type: ignore[dict-item]
 
     made = program(scripted_lm(script))
@@ -77,7 +76,7 @@ def test_other_modules_may_stand_in_a_steps_place(bank: MemoryBank) -> None:
 
 
 def test_a_trace_has_every_call_in_order(bank: MemoryBank) -> None:
-    made = program(scripted_lm(worlds.answers), scale=True)
+    made = program(scripted_lm(locksmith), scale=True)
     traces = []
     for _ in range(3):
         with dspy.context(trace=[]):
@@ -91,7 +90,7 @@ def test_a_trace_has_every_call_in_order(bank: MemoryBank) -> None:
 
 @pytest.mark.parametrize("scale", [False, True])
 def test_saved_prompts_load_again_and_hold_no_model(bank: MemoryBank, tmp_path: Any, scale: bool) -> None:
-    made = program(scripted_lm(worlds.answers), scale=scale)
+    made = program(scripted_lm(locksmith), scale=scale)
     made.judge.predict.signature = made.judge.predict.signature.with_instructions("Be strict.")
     made.save(tmp_path / "prompts.json")
     text = (tmp_path / "prompts.json").read_text()
@@ -103,7 +102,7 @@ def test_saved_prompts_load_again_and_hold_no_model(bank: MemoryBank, tmp_path: 
 
 
 def test_usage_of_dspy_is_the_callers_too(bank: MemoryBank) -> None:
-    made = program(scripted_lm(worlds.answers), scale=True)
+    made = program(scripted_lm(locksmith), scale=True)
     with dspy.track_usage() as tracker:
         done = made(task=TASK, bank=bank)
     counted = sum(role.prompt_tokens for role in done.usage.values())
@@ -111,7 +110,7 @@ def test_usage_of_dspy_is_the_callers_too(bank: MemoryBank) -> None:
 
 
 def test_a_task_is_a_task_in_dspys_threads(bank: MemoryBank) -> None:
-    made = program(scripted_lm(worlds.answers))
+    made = program(scripted_lm(locksmith))
     tasks = [Task(id=f"t{number}", instruction=f"Open lock {number}.", env_args={"code": "1"}) for number in range(8)]
     results = dspy.Parallel(num_threads=4, disable_progress_bar=True)(
         [(made, {"task": t, "bank": bank}) for t in tasks]

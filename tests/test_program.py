@@ -27,14 +27,13 @@ from rb_dspy.errors import (
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import Retrieved, Step, Trajectory, Verdict
-from rb_dspy.testing import Faulty, Lock, Prompt, Reply, scripted_lm
-from tests import worlds
+from rb_dspy.testing import Faulty, Lock, Prompt, Reply, lock, locksmith, scripted_lm
 
-TASK = worlds.lock("abus", 1)
+TASK = lock("abus", 1, "4711")
 STEPS = [{"thought": "t", "action": "0000", "observation": "It stays shut."}]
 
 
-def program(script: Any = worlds.answers, **kwargs: Any) -> ReasoningBank:
+def program(script: Any = locksmith, **kwargs: Any) -> ReasoningBank:
     return ReasoningBank(backbones=Backbones(agent=scripted_lm(script)), environments=Lock.make, **kwargs)
 
 
@@ -53,7 +52,7 @@ def failing(field: str, times: int, error: Exception | str) -> Any:
             if isinstance(error, Exception):
                 raise error
             return error
-        return worlds.answers(prompt)
+        return locksmith(prompt)
 
     return script
 
@@ -116,7 +115,7 @@ def calls(made: Any) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("code", ["4711", "0815"])
 def test_one_call_learns_what_two_calls_learn(bank: MemoryBank, code: str, wrap: Any) -> None:
     one, two = wrap(program(reviewing, config=ONE)), wrap(program(reviewing))
-    first, second = (made(task=worlds.lock("abus", 1, code), bank=bank) for made in (one, two))
+    first, second = (made(task=lock("abus", 1, code), bank=bank) for made in (one, two))
     assert calls(one) == [(), ("label", "memory_items")]
     assert calls(two) == [(), ("label",), ("memory_items",)]
     assert first.verdict == second.verdict
@@ -377,7 +376,7 @@ def test_what_is_removed_or_corrected_in_the_meantime_is_not_stored(
                 raise lm15.ServerError("down")
             if not held:
                 remove(bank)
-        return worlds.answers(prompt)
+        return locksmith(prompt)
 
     waiting: list[Pending] = []
     made = program(script)
@@ -399,7 +398,7 @@ def test_feedback_that_arrives_while_learning_is_learned_from_after_it(bank: Mem
                 program(failing("memory_items", 1, lm15.ServerError("down"))).learn(
                     "Open it.", STEPS, bank, feedback="F"
                 )
-        return worlds.answers(prompt)
+        return locksmith(prompt)
 
     program(script).learn("Open it.", STEPS, bank)
     done = program().resume(*bank.pending())

@@ -35,7 +35,7 @@ TEACH = "Say in every lesson in which order the digits are typed."
 
 def toys(task: Task, rollout_id: str) -> Environment:
     """Make the lock, the hall or the corridor of ``task``; an ``EnvironmentFactory``."""
-    kinds: dict[str, Any] = {"doors": Doors, "corridor": Corridor}
+    kinds: dict[str, Any] = {"hall": Doors, "corridor": Corridor}
     made: Environment = kinds.get(task.env, Lock).make(task, rollout_id)
     return made
 
@@ -46,15 +46,16 @@ def corridor(number: int = 1, length: int = 3) -> Task:
     return Task(id=f"corridor/{number}", instruction=text, env="corridor", env_args={"length": length})
 
 
-def lock(maker: str = MAKERS[0], number: int = 1, code: str = GUESS, **env_args: Any) -> Task:
-    """A task at a ``Lock``, whose ``env_args`` are the same."""
-    return _made("lock", f"Open the lock that {maker} made, serial {number}.", maker, number, code=code, **env_args)
+def lock(maker: str = MAKERS[0], number: int = 1, code: str | None = None, **env_args: Any) -> Task:
+    """A task at a ``Lock``, whose ``env_args`` these are; ``code`` is the maker's, ``code_of``, unless it is given."""
+    text = f"Open the lock that {maker} made, serial {number}."
+    return _made("lock", text, maker, number, code=code or code_of(maker), **env_args)
 
 
 def hall(maker: str = MAKERS[0], number: int = 1, right: str = "blue") -> Task:
     """A task in ``Doors``."""
     text = f"Open the chest in the hall that {maker} made, serial {number}."
-    return _made("doors", text, maker, number, right=right)
+    return _made("hall", text, maker, number, right=right)
 
 
 def _made(env: str, text: str, maker: str, number: int, **env_args: Any) -> Task:
@@ -62,7 +63,7 @@ def _made(env: str, text: str, maker: str, number: int, **env_args: Any) -> Task
 
 
 def code_of(maker: str) -> str:
-    """The code of a maker in ``locks``."""
+    """The code of all locks of a maker."""
     return str(1000 + zlib.crc32(maker.encode()) % 9000)
 
 
@@ -105,18 +106,19 @@ def locksmith(prompt: Prompt) -> Reply:
     seen = prompt["attempts" if "attempts" in prompt else "candidates" if "candidates" in prompt else "trajectory"]
     texts = attempts(seen) or [seen]
     good = [number for number, text in enumerate(texts, 1) if worked(text)]
-    if prompt.role == "judge":
-        return {"reasons": "The last observation shows it.", "label": "success" if good else "failure"}
     if prompt.role == "selector":
         return {"analysis": "The last observations show it.", "choice": (good or [1])[0]}
     if prompt.role == "checker":
         return {"findings": "It worked." if good else "It did not.", "decision": "confirm" if good else "revise"}
+    verdict = {"reasons": "The last observation shows it.", "label": "success" if good else "failure"}
+    if "memory_items" not in prompt.wants:
+        return verdict
     told = re.findall(r"(?:Its code is|It opens with) (\w+)", prompt.messages[-1][1])
     found = told[:1] or deciding(texts)
+    lesson = ("Do not guess", "A guess stays shut; look for a lesson.")
     if len(found) == 1:
-        return lessons(("Use what worked", f"{_subject(prompt['task'])} opens with {found[0]}."))
-    useless = "Look at all of it first." if good else "A guess stays shut; look for a lesson."
-    return lessons(("Look first" if good else "Do not guess", useless))
+        lesson = ("Use what worked", f"{_subject(prompt['task'])} opens with {found[0]}.")
+    return {**(verdict if prompt.role == "judge" else {}), **lessons(lesson)}
 
 
 def _act(prompt: Prompt) -> Reply:
@@ -141,8 +143,7 @@ def _subject(task: str) -> str:
 def lessons(*found: tuple[str, str]) -> dict[str, Any]:
     """A distiller's answer: titles and contents."""
     items = [
-        {"title": title, "description": "For locks of this maker.", "content": content}
-        for title, content in found
+        {"title": title, "description": "For locks of this maker.", "content": content} for title, content in found
     ]
     return {"analysis": "So it was.", "memory_items": items}
 
@@ -178,17 +179,18 @@ def apprentice(prompt: Prompt) -> Reply:
             told or _lucky(prompt) or any(_says(said, "action", _serial(asked)[::-1]) for asked, said in _demos(prompt))
         )
         return {"thought": "Backwards." if good else "As it is.", "action": serial[::-1] if good else serial}
-    if prompt.role == "judge":
-        shown = any(_says(said, "label", _label(asked)) for asked, said in _demos(prompt))
-        careful = EVIDENCE in prompt.system or _lucky(prompt) or shown
-        return {"reasons": "The lock says it.", "label": _label(prompt["trajectory"]) if careful else "success"}
     if prompt.role == "selector":
         listed = attempts(prompt["candidates"])
         fitting = [n for n, text in enumerate(listed, 1) if worked(text) is (EVIDENCE in prompt.system)]
         return {"analysis": "It is sure.", "choice": (fitting or [1])[0]}
     if prompt.role == "checker":
         return {"findings": "Nothing was found.", "decision": "confirm"}
-    return lessons(("Look before you type", BACKWARDS if TEACH in prompt.system else "Look at the whole lock."))
+    taught = lessons(("Look before you type", BACKWARDS if TEACH in prompt.system else "Look at the whole lock."))
+    if prompt.role == "distiller":
+        return taught
+    shown = any(_says(said, "label", _label(asked)) for asked, said in _demos(prompt))
+    label = _label(prompt["trajectory"]) if EVIDENCE in prompt.system or _lucky(prompt) or shown else "success"
+    return {"reasons": "The lock says it.", "label": label, **(taught if "memory_items" in prompt.wants else {})}
 
 
 def teacher(prompt: Prompt) -> Reply:
@@ -219,9 +221,9 @@ def teacher(prompt: Prompt) -> Reply:
 def _better(instruction: str, given_away: bool) -> str:
     sentences = {
         "one action a turn": BACKWARDS,
+        "rite notes": TEACH,
         "Decide whether this rollout": EVIDENCE,
         "Choose which one of these attempts": EVIDENCE,
-        "rite notes": TEACH,
     }
     found = next((text for part, text in sentences.items() if part in instruction), "")
     return f"{instruction}\n\n{found if given_away else 'Be brief.'}".rstrip()

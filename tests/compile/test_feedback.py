@@ -121,9 +121,9 @@ def test_lessons_are_listed_by_what_became_of_the_tasks_that_were_shown_them() -
 def test_one_call_reads_about_its_verdicts_and_its_lessons() -> None:
     def script(prompt: Prompt) -> Reply:
         said = gullible(prompt)
-        return said if "label" not in prompt.wants else {**said, "memory_items": [item("Look", "Look at the lock.")]}
+        return said if "label" not in prompt.wants else {**said, **lessons(("Look", "Look at the lock."))}
 
-    program = ReasoningBank(ProgramConfig(learn="one_call"), backbones=backbones(script), environments=Lock.make)
+    program = scripted_program(script, ProgramConfig(learn="one_call"))
     text = feedback(program, locks("4711", "4711"), "review.predict")
     assert lines_with(text, "0 right, 2 wrong")
     assert lines_with(text, "serial 0", "success", "failure", "It sounds sure of itself.")

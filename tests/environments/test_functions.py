@@ -12,12 +12,12 @@ import dspy
 import pandas as pd
 import pytest
 
+from rb_dspy import Backbones
 from rb_dspy.environments.functions import MAX_CALL, Functions, parse_call
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Outcome, Task
 from rb_dspy.steps import Act, Memory
-from rb_dspy.testing import Corridor
-from tests import worlds
+from rb_dspy.testing import Corridor, corridor, locksmith, scripted_lm
 
 TASK = Task(id="t", instruction="?")
 
@@ -178,8 +178,8 @@ def test_whatever_a_tool_or_an_environment_returns_is_shown_as_readable_text(kin
     assert shown in observation
     assert len(observation) < 5000
     if result is not None:
-        with worlds.backbones(worlds.answers).use():
-            assert Act()(worlds.corridor(), Memory(), lambda task, rollout: Room()).steps[0].observation == observation
+        with Backbones(agent=scripted_lm(locksmith)).use():
+            assert Act()(corridor(), Memory(), lambda task, rollout: Room()).steps[0].observation == observation
 
 
 def test_the_pattern_of_actions_is_a_call_of_a_function_or_an_answer():

@@ -16,15 +16,26 @@ from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, Unpa
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import Task, Verdict
-from rb_dspy.testing import Corridor, Faulty, Lock, Prompt, Reply, scripted_lm
-from tests import worlds
-from tests.worlds import Doors
+from rb_dspy.testing import (
+    Corridor,
+    Doors,
+    Faulty,
+    Lock,
+    Prompt,
+    Reply,
+    corridor,
+    hall,
+    lock,
+    locksmith,
+    scripted_lm,
+    scripted_program,
+)
 
-HALL = worlds.hall("arno", 1)
+HALL = hall("arno", 1)
 MODES: list[MattsMode] = ["parallel", "sequential", "best_of_n", "vanilla"]
 
 
-def doors(script: Any = worlds.openers, **kwargs: Any) -> ReasoningBank:
+def doors(script: Any = locksmith, **kwargs: Any) -> ReasoningBank:
     return ReasoningBank(backbones=Backbones(agent=scripted_lm(script)), environments=Doors.make, **kwargs)
 
 
@@ -35,12 +46,12 @@ def prompts(program: Any, field: str) -> list[Prompt]:
 def test_contrast_learns_what_no_rollout_alone_teaches_and_it_helps_on_the_next_task(bank: MemoryBank) -> None:
     scaled = MaTTS(doors(), k=4, mode="parallel")
     done = scaled(task=HALL, bank=bank)
-    assert [item.content for item in done.memory_items] == ["In halls of this maker the blue door decides."]
+    assert [item.content for item in done.memory_items] == ["What arno made opens with open the blue door."]
     assert len({trajectory.rollout_id for trajectory in done.trajectories}) == 4
-    after = scaled(task=worlds.hall("arno", 2), bank=bank)
+    after = scaled(task=hall("arno", 2), bank=bank)
     assert all(verdict.label == "success" for verdict in after.verdicts)
     vanilla = MaTTS(doors(), k=4, mode="vanilla")(task=HALL, bank=bank.fork(), run_id="other")
-    assert "decides" not in "".join(item.content for item in vanilla.memory_items)
+    assert "opens with" not in "".join(item.content for item in vanilla.memory_items)
 
 
 def test_a_key_that_is_refused_ends_the_call(bank: MemoryBank) -> None:
@@ -69,7 +80,7 @@ def test_rollouts_wait_in_the_bank_until_they_are_learned_from(bank: MemoryBank,
     def script(prompt: Prompt) -> Reply:
         if fail and "label" in prompt.wants:
             raise lm15.ServerError("down")
-        return worlds.openers(prompt)
+        return locksmith(prompt)
 
     scaled = MaTTS(doors(script), k=3, mode=mode)
     with pytest.raises(InfrastructureError):
@@ -88,7 +99,7 @@ def test_lessons_that_cannot_be_parsed_leave_the_rollouts_pending_and_after_two_
     bank: MemoryBank,
 ) -> None:
     def script(prompt: Prompt) -> Reply:
-        return "nothing that can be read" if "memory_items" in prompt.wants else worlds.openers(prompt)
+        return "nothing that can be read" if "memory_items" in prompt.wants else locksmith(prompt)
 
     scaled = MaTTS(doors(script), k=2)
     with pytest.raises(UnparseableOutput):
@@ -125,7 +136,7 @@ def test_labels_and_verdicts_reach_contraster_and_selector_only_if_configured(ba
 def test_equal_samples_are_refused(bank: MemoryBank) -> None:
     cold = ProgramConfig(act=ActConfig(temperature=0.0))
     with pytest.raises(ConfigError):
-        MaTTS(ReasoningBank(cold, backbones=worlds.backbones(), environments=Doors.make), k=2)(task=HALL, bank=bank)
+        MaTTS(scripted_program(locksmith, cold), k=2)(task=HALL, bank=bank)
     with pytest.raises(ConfigError):
         MaTTS(doors(), k=0)
     with pytest.raises(ConfigError):
@@ -146,7 +157,7 @@ def checker(confirm_from: int) -> Any:
             number = prompt["earlier_checks"].count("\n") + 2 if "earlier_checks" in prompt else 1
             decision = "confirm" if number >= confirm_from else "revise"
             return {"findings": f"check {number}", "decision": decision}
-        return worlds.answers(prompt)
+        return locksmith(prompt)
 
     return script
 
@@ -157,7 +168,7 @@ def test_a_revision_goes_on_in_the_same_environment(bank: MemoryBank) -> None:
         backbones=Backbones(agent=scripted_lm(checker(3))),
         environments=Corridor.make,
     )
-    done = MaTTS(program, k=4, mode="sequential")(task=worlds.corridor(length=3), bank=bank)
+    done = MaTTS(program, k=4, mode="sequential")(task=corridor(length=3), bank=bank)
     (trajectory,) = done.trajectories
     assert [check.decision for check in trajectory.checks] == ["revise", "revise", "confirm"]
     assert [check.after for check in trajectory.checks] == [1, 2, 3]
@@ -168,19 +179,19 @@ def test_a_revision_goes_on_in_the_same_environment(bank: MemoryBank) -> None:
 def test_until_confirmed_stops_early_and_an_unparseable_check_confirms(bank: MemoryBank) -> None:
     config = MattsConfig(k=5, mode="sequential", refine=RefineConfig(until_confirmed=True))
     program = ReasoningBank(backbones=Backbones(agent=scripted_lm(checker(1))), environments=Corridor.make)
-    assert MaTTS(program, config=config)(task=worlds.corridor(), bank=bank).launched == 2
+    assert MaTTS(program, config=config)(task=corridor(), bank=bank).launched == 2
 
     def script(prompt: Prompt) -> Reply:
-        return "???" if "decision" in prompt.wants else worlds.answers(prompt)
+        return "???" if "decision" in prompt.wants else locksmith(prompt)
 
     program = ReasoningBank(backbones=Backbones(agent=scripted_lm(script)), environments=Corridor.make)
-    done = MaTTS(program, config=config)(task=worlds.corridor("corridor/2"), bank=bank)
+    done = MaTTS(program, config=config)(task=corridor(2), bank=bank)
     assert done.trajectory.checks[0].decision == "confirm"
 
 
 def test_an_answer_is_not_revised_when_the_environment_has_said_whether_it_was_right(bank: MemoryBank) -> None:
     program = ReasoningBank(backbones=Backbones(agent=scripted_lm(checker(9))), environments=Lock.make)
-    done = MaTTS(program, k=3, mode="sequential")(task=worlds.lock("abus", 1), bank=bank)
+    done = MaTTS(program, k=3, mode="sequential")(task=lock("abus", 1), bank=bank)
     (trajectory,) = done.trajectories
     assert [check.decision for check in trajectory.checks] == ["revise"]
     assert (len(trajectory.steps), done.launched) == (1, 2)
@@ -191,7 +202,7 @@ def test_what_breaks_a_later_pass_keeps_what_was_reached(bank: MemoryBank) -> No
     program = ReasoningBank(backbones=Backbones(agent=scripted_lm(checker(9))), environments=Corridor.make)
     environments = Faulty.of(Corridor.make, at="reopen", error=OSError("gone"))
     scaled = MaTTS(program, k=3, mode="sequential")
-    config = worlds.corridor(length=3)
+    config = corridor(length=3)
     done = scaled(task=config, bank=bank, environments=environments)
     assert len(done.trajectories[0].steps) == 3
     assert [("gone" in each.error) for each in done.lost] == [True]
@@ -204,20 +215,20 @@ def test_a_revision_that_cannot_be_parsed_leaves_the_attempt_as_it_had_ended(ban
         return checker(9)(prompt)
 
     config = ProgramConfig(act=ActConfig(max_steps=2))
-    program = ReasoningBank(config, backbones=worlds.backbones(script), environments=Corridor.make)
-    (trajectory,) = MaTTS(program, k=2, mode="sequential")(task=worlds.corridor(), bank=bank).trajectories
+    program = scripted_program(script, config)
+    (trajectory,) = MaTTS(program, k=2, mode="sequential")(task=corridor(), bank=bank).trajectories
     assert (len(trajectory.steps), trajectory.stop_reason) == (2, "max_steps")
 
 
 def test_a_key_that_is_refused_at_a_check_loses_no_attempt(bank: MemoryBank) -> None:
     def script(prompt: Prompt) -> Reply:
         if "action" in prompt.wants:
-            return worlds.answers(prompt)
+            return locksmith(prompt)
         raise lm15.AuthError("bad key")
 
     program = ReasoningBank(backbones=Backbones(agent=scripted_lm(script)), environments=Corridor.make)
     with pytest.raises(BackboneError):
-        MaTTS(program, k=3, mode="sequential")(task=worlds.corridor(length=3), bank=bank)
+        MaTTS(program, k=3, mode="sequential")(task=corridor(length=3), bank=bank)
     (pending,) = bank.pending()
     assert len(pending.trajectories[0].steps) == 3
 
@@ -230,10 +241,10 @@ def test_rollouts_run_side_by_side_and_so_do_judges_contrast_and_selection(bank:
 
     def script(prompt: Prompt) -> Reply:
         (acting if "action" in prompt.wants else learning).wait()
-        return worlds.answers(prompt)
+        return locksmith(prompt)
 
     program = ReasoningBank(backbones=Backbones(agent=scripted_lm(script)), environments=Lock.make)
-    done = MaTTS(program, k=8)(task=worlds.lock("abus", 1), bank=bank)
+    done = MaTTS(program, k=8)(task=lock("abus", 1), bank=bank)
     assert len(done.verdicts) == 8
 
 
@@ -248,7 +259,7 @@ def test_at_once_limits_what_runs_side_by_side(bank: MemoryBank) -> None:
         time.sleep(0.005)
         with lock:
             active -= 1
-        return worlds.openers(prompt)
+        return locksmith(prompt)
 
     MaTTS(doors(script), config=MattsConfig(k=6, at_once=2))(task=HALL, bank=bank)
     assert most == 2

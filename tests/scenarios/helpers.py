@@ -9,11 +9,16 @@ from typing import Any
 
 from rb_dspy import Backbones, MemoryBank, ReasoningBank, Task
 from rb_dspy.testing import HashEmbedder, Prompt, Reply, lock, locksmith, scripted_lm, toys
+from rb_dspy.testing.locks import GUESS, MAKERS
+
+
+def easy(number: int = 1, code: str = GUESS, **env_args: Any) -> Task:
+    """A lock that opens at the first guess."""
+    return lock(MAKERS[0], number, code, **env_args)
 
 
 def series(count: int, **env_args: Any) -> list[Task]:
-    """Locks of one maker."""
-    return [lock(number=number, **env_args) for number in range(count)]
+    return [easy(number, **env_args) for number in range(count)]
 
 
 class Spy:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from rb_dspy import MaTTS, MemoryBank, RBError, Task
-from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply, lock
-from tests.scenarios.helpers import Spy, program
+from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply
+from tests.scenarios.helpers import Spy, easy, program
 
 EVIL = "zq7evil"
 """Stands behind each imitation."""
@@ -127,9 +127,9 @@ def test_a_lesson_that_imitates_does_not_begin_a_line(bank: MemoryBank) -> None:
     def as_json(prompt: Prompt) -> Reply:
         return json.dumps(hostile(prompt))
 
-    program(Spy({"distiller": as_json}))(task=lock("Abus", 1), bank=bank)
+    program(Spy({"distiller": as_json}))(task=easy(1), bank=bank)
     spy = Spy()
-    done = program(spy)(task=lock("Abus", 2), bank=bank)
+    done = program(spy)(task=easy(2), bank=bank)
     assert done.memory.items
     assert any(EVIL in prompt.text for prompt in spy.of("agent"))
     assert [imitated(spy.of("agent"), head) for head in HEADS.values()] == [[]] * len(HEADS)

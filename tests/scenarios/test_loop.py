@@ -11,14 +11,14 @@ import pytest
 from rb_dspy import Backbones, MaTTS, MemoryBank, Outcome, ReasoningBank, Task, Trajectory, Verdict
 from rb_dspy.testing import Corridor, HashEmbedder, Lock, lock, scripted_lm, toys
 from rb_dspy.testing.locks import GUESS
-from tests.scenarios.helpers import Spy, contents, program, series
+from tests.scenarios.helpers import Spy, contents, easy, program, series
 
 CANARY = "zq7canary"
 
 
 def test_one_task_is_acted_judged_distilled_and_appended_in_this_order(bank: MemoryBank) -> None:
     spy = Spy()
-    done = program(spy)(task=lock(), bank=bank)
+    done = program(spy)(task=easy(), bank=bank)
 
     assert spy.roles_asked() == ["agent", "judge", "distiller"]
     assert done.answer == GUESS
@@ -39,8 +39,8 @@ def test_one_task_is_acted_judged_distilled_and_appended_in_this_order(bank: Mem
 def test_the_second_task_is_shown_what_the_first_one_taught(bank: MemoryBank) -> None:
     spy = Spy()
     run = program(spy)
-    run(task=lock("Abus", 1), bank=bank)
-    done = run(task=lock("Abus", 2), bank=bank)
+    run(task=easy(1), bank=bank)
+    done = run(task=easy(2), bank=bank)
 
     assert [item.content for item in done.memory.items] == ["What Abus made opens with 0000."]
     assert "What Abus made opens with 0000." in spy.of("agent")[-1].text
@@ -51,7 +51,7 @@ def test_the_second_task_is_shown_what_the_first_one_taught(bank: MemoryBank) ->
 def test_a_failure_teaches_by_another_prompt_than_a_success(bank: MemoryBank) -> None:
     spy = Spy()
     run = program(spy)
-    run(task=lock("Abus", 1), bank=bank)
+    run(task=easy(1), bank=bank)
     failed = run(task=lock("Yale", 2, "9999"), bank=bank)
 
     assert failed.verdict.label == "failure"
@@ -62,21 +62,21 @@ def test_a_failure_teaches_by_another_prompt_than_a_success(bank: MemoryBank) ->
 
 def test_a_task_is_not_shown_its_own_lessons(bank: MemoryBank) -> None:
     run = program()
-    run(task=lock("Abus", 1), bank=bank, run_id="monday")
-    assert run(task=lock("Abus", 1), bank=bank, run_id="tuesday").memory.items == ()
-    assert run.recall(lock("Abus", 1), bank).items == ()
-    assert run.recall(lock("Abus", 2), bank).items == tuple(bank.items())
-    text = lock("Abus", 3).instruction
+    run(task=easy(1), bank=bank, run_id="monday")
+    assert run(task=easy(1), bank=bank, run_id="tuesday").memory.items == ()
+    assert run.recall(easy(1), bank).items == ()
+    assert run.recall(easy(2), bank).items == tuple(bank.items())
+    text = easy(3).instruction
     run.learn(text, [{"action": GUESS, "observation": f"It opens with {GUESS}."}], bank)
     assert run.recall(text, bank), "a text is another occasion"
 
 
 def test_without_learning_nothing_is_written_and_nobody_is_judged(bank: MemoryBank) -> None:
     run = program()
-    run(task=lock("Abus", 1), bank=bank)
+    run(task=easy(1), bank=bank)
     before = contents(bank)
     spy = Spy()
-    done = program(spy)(task=lock("Abus", 2), bank=bank, learn=False)
+    done = program(spy)(task=easy(2), bank=bank, learn=False)
 
     assert spy.roles_asked() == ["agent"]
     assert [item.content for item in done.memory.items] == ["What Abus made opens with 0000."]
@@ -97,7 +97,7 @@ def test_no_role_ever_reads_ground_truth(bank: MemoryBank, mode: Any) -> None:
     run: Any = program(spy, environments=lambda task, rollout: _Telling(f"{CANARY}-code", presses=2))
     run = run if mode is None else MaTTS(run, k=3, mode=mode)
     for number in (1, 2):
-        task = lock("Abus", number, code=f"{CANARY}-code", answer=f"{CANARY}-answer")
+        task = easy(number, code=f"{CANARY}-code", answer=f"{CANARY}-answer")
         run(task=task.model_copy(update={"template": f"{CANARY}-template"}), bank=bank)
 
     expected = {None: {"agent", "judge", "distiller"}, "sequential": {"agent", "checker", "judge", "distiller"}}
@@ -112,18 +112,18 @@ def test_a_verdict_of_unknown_is_stored_without_lessons(bank: MemoryBank) -> Non
         return Verdict(label="unknown", reasons="I cannot see it.")
 
     spy = Spy()
-    done = program(spy, judge=judge)(task=lock(), bank=bank)
+    done = program(spy, judge=judge)(task=easy(), bank=bank)
     assert (done.verdict.label, done.memory_items) == ("unknown", ())
     assert spy.of("distiller") == []
-    assert bank.seen_tasks() == {lock().id}
+    assert bank.seen_tasks() == {easy().id}
     assert bank.pending() == []
 
 
 def test_prompts_of_a_rollout_only_grow_at_the_end(bank: MemoryBank) -> None:
     spy, presses = Spy(), 4
     run = program(spy)
-    run(task=lock("Abus", 1, presses=presses), bank=bank)
-    run(task=lock("Abus", 2, presses=presses), bank=bank)
+    run(task=easy(1, presses=presses), bank=bank)
+    run(task=easy(2, presses=presses), bank=bank)
 
     turns = spy.of("agent")[presses:]
     assert len(turns) == presses
@@ -131,7 +131,7 @@ def test_prompts_of_a_rollout_only_grow_at_the_end(bank: MemoryBank) -> None:
         assert after.system == before.system
         assert after.messages[: len(before.messages)] == before.messages
         assert len(after.messages) == len(before.messages) + 2
-    assert turns[-1].text.count(lock("Abus", 2).instruction) == 1
+    assert turns[-1].text.count(easy(2).instruction) == 1
     assert turns[-1].text.count("What Abus made opens with 0000.") == 1
 
 
@@ -175,10 +175,10 @@ def test_each_role_asks_its_own_model(bank: MemoryBank) -> None:
     agent, judge, distiller = Spy(), Spy(), Spy()
     backbones = Backbones(agent=scripted_lm(agent), judge=scripted_lm(judge), distiller=scripted_lm(distiller))
     run = ReasoningBank(backbones=backbones, environments=toys)
-    run(task=lock(), bank=bank)
+    run(task=easy(), bank=bank)
     assert [set(spy.roles_asked()) for spy in (agent, judge, distiller)] == [{"agent"}, {"judge"}, {"distiller"}]
 
     other = Spy()
     run.backbones = backbones.replace(judge=scripted_lm(other))
-    run(task=lock("Abus", 2), bank=bank)
+    run(task=easy(2), bank=bank)
     assert (len(judge.prompts), other.roles_asked()) == (1, ["judge"])

@@ -10,7 +10,7 @@ import pytest
 from rb_dspy import MaTTS, MemoryBank, RBError
 from rb_dspy.testing import Answer, lock
 from rb_dspy.testing.locks import GUESS
-from tests.scenarios.helpers import Spy, learned_tasks, lessons, program, resume_all
+from tests.scenarios.helpers import Spy, easy, learned_tasks, lessons, program, resume_all
 
 TRUTH = "failure"
 """The keypad stays shut in every rollout here, so a verdict of success would be a wrong one."""
@@ -102,7 +102,7 @@ def test_a_choice_that_cannot_be_read_hands_in_one_of_the_rollouts(bank: MemoryB
     text = (
         f"[[ ## analysis ## ]]\nSo.\n\n[[ ## choice ## ]]\n{said}\n\n[[ ## completed ## ]]" if said != "mess" else said
     )
-    done = MaTTS(program(Spy({"selector": lambda prompt: text})), k=2)(task=lock(), bank=bank)
+    done = MaTTS(program(Spy({"selector": lambda prompt: text})), k=2)(task=easy(), bank=bank)
     assert done.answer == GUESS
     assert done.trajectory in done.trajectories
     assert done.selection.note
@@ -115,6 +115,6 @@ def test_some_incomplete_lessons_do_not_lose_the_others(bank: MemoryBank) -> Non
         {"title": "", "content": ""},
     ]
     done = program(Spy({"distiller": lambda prompt: {"analysis": "So.", "memory_items": drafts}}))(
-        task=lock(), bank=bank
+        task=easy(), bank=bank
     )
     assert [item.title for item in done.memory_items] == ["Look first"]

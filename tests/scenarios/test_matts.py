@@ -10,7 +10,7 @@ import pytest
 from rb_dspy import Environment, MaTTS, MemoryBank, Task, Verdict, errors
 from rb_dspy.testing import Faulty, Lock, Prompt, Reply, lock
 from rb_dspy.testing.locks import GUESS
-from tests.scenarios.helpers import Spy, learned_tasks, lessons, program
+from tests.scenarios.helpers import Spy, easy, learned_tasks, lessons, program
 
 SIDE_BY_SIDE = ("parallel", "vanilla", "best_of_n")
 CODE = "4711"
@@ -64,7 +64,7 @@ def test_the_selected_rollout_is_the_answer(bank: MemoryBank, mode: str) -> None
     assert len({rollout.rollout_id for rollout in done.trajectories}) == len(set(ids)) == 3
     assert done.lost == ()
     assert (spy.roles_asked().count("agent"), spy.roles_asked().count("selector")) == (3, 1)
-    assert learned_tasks(bank) == [lock().id], "one experience holds all rollouts"
+    assert learned_tasks(bank) == [easy().id], "one experience holds all rollouts"
     assert len(done.experience.trajectories) == len(done.experience.verdicts) == 3
     assert bank.pending() == []
 
@@ -117,7 +117,7 @@ def test_sequential_checks_and_keeps_an_answer_that_the_environment_has_judged(b
     assert (done.answer, len(spy.of("agent"))) == ("try0", 1)
     assert "checker" in spy.roles_asked()
     assert done.verdict.label == "failure"
-    assert learned_tasks(bank) == [lock().id]
+    assert learned_tasks(bank) == [easy().id]
 
 
 @pytest.mark.parametrize("mode", SIDE_BY_SIDE)
@@ -140,18 +140,18 @@ def test_a_single_survivor_is_learned_from(bank: MemoryBank) -> None:
 @pytest.mark.parametrize("mode", [*SIDE_BY_SIDE, "sequential"])
 def test_if_all_rollouts_break_the_task_is_an_infrastructure_error(bank: MemoryBank, mode: str) -> None:
     with pytest.raises(errors.InfrastructureError):
-        scaled(Spy(), mode=mode, breaks=range(20))(task=lock(), bank=bank)
+        scaled(Spy(), mode=mode, breaks=range(20))(task=easy(), bank=bank)
     assert (bank.experiences(), bank.pending()) == ([], [])
 
 
 async def test_awaited_it_does_the_same(bank: MemoryBank) -> None:
     done = await scaled(Spy({"agent": types_code_in(0)}), k=2).acall(task=lock(code=CODE), bank=bank)
     assert (done.answer, answers(done)) == (CODE, [CODE, "try1"])
-    assert learned_tasks(bank) == [lock().id]
+    assert learned_tasks(bank) == [easy().id]
 
 
 def test_one_rollout_is_the_plain_loop(bank: MemoryBank) -> None:
     spy = Spy()
-    done = scaled(spy, k=1)(task=lock(), bank=bank)
+    done = scaled(spy, k=1)(task=easy(), bank=bank)
     assert spy.roles_asked() == ["agent", "judge", "distiller"]
     assert (done.answer, done.lost) == (GUESS, ())

@@ -10,12 +10,12 @@ import pytest
 
 from rb_dspy import MaTTS, MemoryBank, TaskStream, Tracker, TrackingConfig, run_stream
 from rb_dspy.testing import lock
-from tests.scenarios.helpers import program
+from tests.scenarios.helpers import easy, program
 
 
 def test_a_scaled_run_has_pass_at_k(empty_store: Path, tmp_path: Path, bank: MemoryBank) -> None:
     uri = f"sqlite:///{shutil.copy(empty_store, tmp_path / 'store.db')}"
-    run, stream = MaTTS(program(), k=2), TaskStream("doors", [lock("Abus", 0), lock("Yale", 1, "9999")])
+    run, stream = MaTTS(program(), k=2), TaskStream("doors", [easy(0), lock("Yale", 1, "9999")])
     tracker = Tracker(TrackingConfig(uri=uri, experiment="scenarios", traces=False))
     with tracker.stream_run(run, stream, bank, run_id="monday") as tracked:
         run_stream(run, stream, bank, run_id="monday", on_result=tracked.on_result)

@@ -8,25 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rb_dspy import signatures
+from rb_dspy import Backbones, signatures
 from rb_dspy.config import ActConfig
 from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.schema import Outcome, Task, Trajectory
 from rb_dspy.steps import Act, Memory
-from rb_dspy.testing import Corridor, Faulty, Prompt, Reply
-from tests import worlds
+from rb_dspy.testing import Corridor, Faulty, Prompt, Reply, corridor, locksmith, scripted_lm
 
 
 def act(script: Any, task: Task, environments: Any, config: ActConfig | None = None, **kwargs: Any) -> Trajectory:
-    with worlds.backbones(script).use():
+    with Backbones(agent=scripted_lm(script)).use():
         done: Trajectory = Act(config)(task, Memory(), environments, **kwargs)
     return done
 
 
 def test_turns_are_taken_until_the_environment_ends() -> None:
-    done = act(worlds.answers, worlds.corridor(length=3), Corridor.make)
+    done = act(locksmith, corridor(length=3), Corridor.make)
     assert [step.action for step in done.steps] == ["forward"] * 3
-    assert done.steps[0].thought == "The end is ahead."
+    assert done.steps[0].thought == "One of them."
     assert done.steps[-1].observation == "You are through."
     assert (done.stop_reason, done.rollout_id, done.answer) == ("done", "0", None)
     assert done.first_observation.startswith("You stand at the start")
@@ -36,9 +35,9 @@ def test_turns_are_taken_until_the_environment_ends() -> None:
 @pytest.mark.parametrize("after", [0, 2])
 def test_an_answer_that_cannot_be_parsed_ends_the_rollout(after: int) -> None:
     def script(prompt: Prompt) -> Reply:
-        return "no fields at all" if prompt.turns >= after else worlds.answers(prompt)
+        return "no fields at all" if prompt.turns >= after else locksmith(prompt)
 
-    done = act(script, worlds.corridor(length=5), Corridor.make)
+    done = act(script, corridor(length=5), Corridor.make)
     assert (len(done.steps), done.stop_reason) == (after, "unparseable")
 
 
@@ -52,7 +51,7 @@ def test_an_environment_that_fails_is_an_infrastructure_error_and_is_closed(meth
 
     broken = Faulty.of(lambda task, rollout: Closing(3), at=method, error=OSError("gone"))
     with pytest.raises(InfrastructureError, match="gone"):
-        act(worlds.answers, worlds.corridor(), broken)
+        act(locksmith, corridor(), broken)
     assert closed == [True]
 
 
@@ -60,12 +59,12 @@ def test_an_environment_that_fails_is_an_infrastructure_error_and_is_closed(meth
 def test_an_environment_that_returns_something_else_is_an_infrastructure_error(method: str, result: object) -> None:
     wrong = type("Wrong", (Corridor,), {method: lambda self: result})
     with pytest.raises(InfrastructureError, match=method):
-        act(worlds.answers, worlds.corridor(), lambda task, rollout: wrong(3))
+        act(locksmith, corridor(), lambda task, rollout: wrong(3))
 
 
 def test_a_factory_that_makes_no_environment_is_an_infrastructure_error() -> None:
     with pytest.raises(InfrastructureError, match="reset"):
-        act(worlds.answers, worlds.corridor(), lambda task, rollout: None)
+        act(locksmith, corridor(), lambda task, rollout: None)
 
 
 def test_valid_actions_may_be_a_generator() -> None:
@@ -74,8 +73,8 @@ def test_valid_actions_may_be_a_generator() -> None:
             yield from ("forward", "back")
 
     done = act(
-        lambda prompt: worlds.answers(prompt) if "forward" in prompt["valid_actions"] else "",
-        worlds.corridor(),
+        lambda prompt: locksmith(prompt) if "forward" in prompt["valid_actions"] else "",
+        corridor(),
         lambda task, rollout: Generating(3),
     )
     assert done.stop_reason == "done"
@@ -83,7 +82,7 @@ def test_valid_actions_may_be_a_generator() -> None:
 
 def test_errors_of_ours_from_an_environment_stay_what_they_are() -> None:
     with pytest.raises(InputError):
-        act(worlds.answers, worlds.corridor(), Faulty.of(Corridor.make, error=InputError("bad task")))
+        act(locksmith, corridor(), Faulty.of(Corridor.make, error=InputError("bad task")))
 
 
 @pytest.mark.parametrize("result", ["text only", ("text", None), ("text", 1.0), (None, True), ("a", True, {})])
@@ -93,7 +92,7 @@ def test_a_step_that_does_not_return_text_and_a_bool_is_refused(result: Any) -> 
             return result
 
     with pytest.raises(InfrastructureError):
-        act(worlds.answers, worlds.corridor(), lambda task, rollout: Odd(3))
+        act(locksmith, corridor(), lambda task, rollout: Odd(3))
 
 
 @pytest.mark.parametrize("done", [np.True_, 1, np.int64(1)])
@@ -102,7 +101,7 @@ def test_what_plainly_means_true_ends_an_episode(done: Any) -> None:
         def step(self, action: str) -> Any:
             return "over", done
 
-    assert act(worlds.answers, worlds.corridor(), lambda task, rollout: Odd(3)).stop_reason == "done"
+    assert act(locksmith, corridor(), lambda task, rollout: Odd(3)).stop_reason == "done"
 
 
 class Hostile:
@@ -160,9 +159,9 @@ def test_temperature_is_zero_unless_configured_or_passed() -> None:
 
     def script(prompt: Prompt) -> Reply:
         seen.append(prompt.temperature)
-        return worlds.answers(prompt)
+        return locksmith(prompt)
 
-    task = worlds.corridor(length=1)
+    task = corridor(length=1)
     act(script, task, Corridor.make)
     act(script, task, Corridor.make, temperature=0.7)
     act(script, task, Corridor.make, ActConfig(temperature=0.3), temperature=0.7)
@@ -179,7 +178,7 @@ def test_an_action_pattern_of_the_environment_reaches_the_agents_inputs() -> Non
         seen.append(prompt["action_pattern"])
         return {"thought": "", "action": "forward"}
 
-    act(script, worlds.corridor(length=2), lambda task, rollout: Patterned(2))
+    act(script, corridor(length=2), lambda task, rollout: Patterned(2))
     assert seen == [Patterned.action_pattern] * 2
 
 
@@ -192,8 +191,8 @@ def test_a_module_without_an_action_is_reported() -> None:
 
     step = Act()
     step.predict = Wrong()
-    with worlds.backbones().use():
-        done = step(worlds.corridor(), Memory(), Corridor.make)
+    with Backbones(agent=scripted_lm(locksmith)).use():
+        done = step(corridor(), Memory(), Corridor.make)
     assert (done.steps, done.stop_reason) == ((), "unparseable")
 
 
@@ -206,8 +205,8 @@ def test_the_agent_may_be_another_module_with_the_same_fields() -> None:
     def script(prompt: Prompt) -> Reply:
         return {"reasoning": "r", "thought": "t", "action": "forward"}
 
-    with worlds.backbones(script).use():
-        assert step(worlds.corridor(length=2), Memory(), Corridor.make).stop_reason == "done"
+    with Backbones(agent=scripted_lm(script)).use():
+        assert step(corridor(length=2), Memory(), Corridor.make).stop_reason == "done"
 
 
 def test_texts_of_any_kind_reach_the_agent() -> None:
@@ -222,12 +221,12 @@ def test_texts_of_any_kind_reach_the_agent() -> None:
         def step(self, action: str) -> tuple[str, bool]:
             return odd, super().step(action)[1]
 
-    done = act(worlds.answers, worlds.corridor(length=2), lambda task, rollout: Odd(2))
+    done = act(locksmith, corridor(length=2), lambda task, rollout: Odd(2))
     assert done.stop_reason == "done"
     assert "gr\u00adün \u200d" in done.steps[0].observation
 
 
 def test_an_environment_that_cannot_be_closed_costs_no_rollout(caplog: pytest.LogCaptureFixture) -> None:
-    done = act(worlds.answers, worlds.corridor(), Faulty.of(Corridor.make, at="close", error=OSError("busy")))
+    done = act(locksmith, corridor(), Faulty.of(Corridor.make, at="close", error=OSError("busy")))
     assert done.stop_reason == "done"
     assert "busy" in caplog.text

@@ -8,12 +8,13 @@ from typing import Any
 import dspy
 import pytest
 
+from rb_dspy import Backbones
 from rb_dspy.config import ContrastConfig, DistillConfig, JudgeConfig, SelectConfig
 from rb_dspy.errors import BackboneError, ContextOverflow, InfrastructureError, InputError, UnparseableOutput
 from rb_dspy.schema import MemoryDraft, Step, Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Distill, Judge, Review, Select, judge_rollout
-from rb_dspy.testing import Prompt, Reply
-from tests import worlds
+from rb_dspy.testing import Prompt, Reply, locksmith, scripted_lm
+from rb_dspy.testing.locks import attempts
 
 TASK = Task(id="t", instruction="Page the owner of cobalt.", env_args={"answer": "Quito-7731"})
 GOOD = Trajectory(
@@ -22,7 +23,7 @@ GOOD = Trajectory(
 
 
 def run(script: Any, step: Any, *args: Any) -> Any:
-    with worlds.backbones(script).use():
+    with Backbones(agent=scripted_lm(script)).use():
         return step(*args)
 
 
@@ -49,7 +50,7 @@ def test_any_judge_may_judge_without_ground_truth() -> None:
             return plain(task, trajectory)
 
     for judge in (plain, awaited, Module()):
-        assert run(worlds.answers, judge_rollout, judge, TASK, GOOD).label == "success"
+        assert run(locksmith, judge_rollout, judge, TASK, GOOD).label == "success"
     assert [task.env_args for task in seen] == [{}, {}, {}]
 
 
@@ -232,7 +233,7 @@ def chooser(answer: str) -> Any:
     """Chooses the attempt with that answer, wherever it stands."""
 
     def script(prompt: Prompt) -> Reply:
-        listed = worlds.attempts(prompt["candidates"])
+        listed = attempts(prompt["candidates"])
         return {"analysis": f"{answer} it is", "choice": next(n for n, text in enumerate(listed, 1) if answer in text)}
 
     return script

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from rb_dspy import Backbones
 from rb_dspy.config import ContrastConfig, DistillConfig
 from rb_dspy.schema import MemoryDraft, Step, Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Distill
 from rb_dspy.steps.statements import in_own_words, statements
-from tests import worlds
+from rb_dspy.testing import scripted_lm
 
 ALERT = "Disk usage on the hosts of falcon is at 97 percent. To which team does this ticket go?"
 TICKET = "I was charged twice for order 64115. Which queue? Answer with its code only."
@@ -186,7 +187,7 @@ def test_a_title_that_retells_the_task_becomes_the_statement(title: str, expecte
 def test_a_lesson_that_only_retells_the_task_is_dropped() -> None:
     lessons = [{"title": "Disk usage", "description": "", "content": "To which team does this ticket of falcon go?"}]
     script = {"analysis": "-", "memory_items": [*lessons, {**lessons[0], "content": OWNER}]}
-    with worlds.backbones(lambda prompt: script).use():
+    with Backbones(agent=scripted_lm(lambda prompt: script)).use():
         wrong = rollout(f"Wrong. {OWNER}")
         done = Distill()(Task(id="t", instruction=ALERT), wrong, Verdict(label="failure"))
     assert [draft.content for draft in done.drafts] == [OWNER]
@@ -221,7 +222,7 @@ def test_distiller_and_contraster_store_own_words_once_and_the_papers_prompts_do
     lessons = [{"title": title, "description": "", "content": GARBLED[0]} for title in ("Owner", "Falcon's owner")]
 
     def run(step: Any, *args: Any) -> list[str]:
-        with worlds.backbones(lambda prompt: {"analysis": "-", "memory_items": lessons}).use():
+        with Backbones(agent=scripted_lm(lambda prompt: {"analysis": "-", "memory_items": lessons})).use():
             return [draft.content for draft in step(Task(id="t", instruction=ALERT), *args).drafts]
 
     failed, wrong = Verdict(label="failure"), rollout(f"Wrong. {OWNER}")

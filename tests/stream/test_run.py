@@ -15,6 +15,7 @@ import pytest
 from dspy import lm15
 
 from rb_dspy import (
+    Backbones,
     MaTTS,
     MemoryBank,
     ReasoningBank,
@@ -31,18 +32,30 @@ from rb_dspy.config import ActConfig, ProgramConfig
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, InputError
 from rb_dspy.protocols import EnvironmentFactory, Vectors
 from rb_dspy.schema import Step
-from rb_dspy.testing import Corridor, Faulty, HashEmbedder, Lock, Prompt, Reply
-from tests.worlds import Doors, answers, backbones, corridor, hall, lock, openers, prompts
+from rb_dspy.testing import (
+    Doors,
+    Faulty,
+    HashEmbedder,
+    Lock,
+    Prompt,
+    Reply,
+    corridor,
+    hall,
+    lock,
+    locksmith,
+    scripted_lm,
+    scripted_program,
+)
 
 Script = Callable[[Prompt], Reply]
 
 
-def program(script: Script = answers) -> ReasoningBank:
-    return ReasoningBank(backbones=backbones(script), environments=Lock.make)
+def program(script: Script = locksmith) -> ReasoningBank:
+    return scripted_program(script)
 
 
-def scaled(script: Script = openers, mode: Any = "parallel", k: int = 3) -> MaTTS:
-    return MaTTS(ReasoningBank(backbones=backbones(script), environments=Doors.make), k, mode)
+def scaled(script: Script = locksmith, mode: Any = "parallel", k: int = 3) -> MaTTS:
+    return MaTTS(scripted_program(script), k, mode)
 
 
 def locks(count: int, maker: str = "Abus") -> list[Task]:
@@ -58,7 +71,7 @@ def fails(output: str, *serials: int, error: Exception | type[BaseException] = O
     def script(prompt: Prompt) -> Reply:
         if output in prompt.wants and any(f"serial {serial}." in prompt.text for serial in serials):
             raise error
-        return answers(prompt)
+        return locksmith(prompt)
 
     return script
 
@@ -68,7 +81,7 @@ def babbles(output: str, *serials: int) -> Script:
 
     def script(prompt: Prompt) -> Reply:
         asked = output in prompt.wants and any(f"serial {serial}." in prompt.text for serial in serials)
-        return "so-so" if asked else answers(prompt)
+        return "so-so" if asked else locksmith(prompt)
 
     return script
 
@@ -83,7 +96,7 @@ def waiting(bank: MemoryBank) -> list[str]:
 
 def asked(run: ReasoningBank | MaTTS) -> int:
     assert run.backbones is not None
-    return len(prompts(run.backbones))
+    return len(run.backbones.lm("agent").engine.prompts)
 
 
 # Order and numbers
@@ -108,7 +121,7 @@ def test_tasks_are_done_in_order_and_a_run_that_goes_on_does_only_the_rest(
     assert len({experience.run_id for experience in bank.experiences()}) == 3
 
 
-@pytest.mark.parametrize("make", [scaled, lambda: program(openers)])
+@pytest.mark.parametrize("make", [scaled, lambda: program(locksmith)])
 def test_without_learning_every_task_is_done_and_nothing_is_written(bank: MemoryBank, make: Any) -> None:
     tasks = [hall("Ann", n) for n in range(2)]
     run_stream(scaled(), tasks[:1], bank, run_id="r")
@@ -116,13 +129,15 @@ def test_without_learning_every_task_is_done_and_nothing_is_written(bank: Memory
     report = run_stream(run, tasks, bank, run_id="r", learn=False, environments=Doors.make)
     assert len(report.results) == 2
     assert (bank.experiences(), bank.pending()) == (before, [])
-    assert not [prompt for prompt in prompts(run.backbones) if {"label", "memory_items"} & {*prompt.wants}]
+    assert not [
+        prompt for prompt in run.backbones.lm("agent").engine.prompts if {"label", "memory_items"} & {*prompt.wants}
+    ]
 
 
 def test_a_rollout_that_was_cut_off_is_counted(bank: MemoryBank) -> None:
     config = ProgramConfig(act=ActConfig(max_steps=2))
-    walker = ReasoningBank(config, backbones=backbones(), environments=Corridor.make)
-    report = run_stream(walker, [corridor("short", 2), corridor("long", 9)], bank)
+    walker = scripted_program(locksmith, config)
+    report = run_stream(walker, [corridor(1, 2), corridor(2, 9)], bank)
     assert [row["stop_reason"] for row in report.rows()] == ["done", "max_steps"]
     assert report.summary().truncated == 1
 
@@ -150,7 +165,7 @@ def test_rows_are_plain_and_tell_what_failed(bank: MemoryBank) -> None:
 
 
 def test_a_text_in_a_list_is_another_occasion_and_a_task_is_not(bank: MemoryBank) -> None:
-    run = ReasoningBank(backbones=backbones())
+    run = ReasoningBank(backbones=Backbones(agent=scripted_lm(locksmith)))
     text = "What is one and one?"
     shown = []
     for given in ([text], (each for each in [text]), TaskStream("texts", [text])):
@@ -218,7 +233,7 @@ def test_an_answer_that_cannot_be_parsed_costs_one_task_and_never_ends_a_run(ban
 def test_a_task_that_cannot_be_used_costs_only_itself(bank: MemoryBank) -> None:
     bad = Task(id="bad", instruction="Solve it.", env="reasoning-gym", env_args={"nonsense": 1})
     good = Task(id="good", instruction="What is 1 + 1?", env_args={"answer": "2"})
-    report = run_stream(ReasoningBank(backbones=backbones()), [bad, good], bank)
+    report = run_stream(ReasoningBank(backbones=Backbones(agent=scripted_lm(locksmith))), [bad, good], bank)
     assert [bool(result.error) for result in report.results] == [True, False]
 
 
@@ -247,7 +262,7 @@ def test_scoring_that_fails_costs_the_score_and_not_the_lesson(bank: MemoryBank)
 
 def test_a_setting_that_every_task_would_meet_ends_the_run(bank: MemoryBank) -> None:
     config = ProgramConfig.model_validate({"act": {"temperature": 0}})
-    run = MaTTS(ReasoningBank(config, backbones=backbones(openers), environments=Doors.make), 2)
+    run = MaTTS(scripted_program(locksmith, config), 2)
     with pytest.raises(ConfigError):
         run_stream(run, [hall("Ann", n) for n in range(2)], bank)
 
@@ -279,7 +294,8 @@ class Unscored(Lock):
 
 def test_scoring_that_breaks_ends_a_run_and_a_run_that_ends_keeps_its_report(bank: MemoryBank) -> None:
     unscored = ReasoningBank(
-        backbones=backbones(), environments=lambda task, rollout_id: Unscored.make(task, rollout_id)
+        backbones=Backbones(agent=scripted_lm(locksmith)),
+        environments=lambda task, rollout_id: Unscored.make(task, rollout_id),
     )
     with pytest.raises(InfrastructureError, match="the scorer is down") as stopped:
         run_stream(unscored, locks(9), bank)
@@ -300,7 +316,7 @@ def test_a_task_that_breaks_is_not_solved_whoever_counts(bank: MemoryBank) -> No
         said = knows(prompt)
         return {**said, "action": "open"} if isinstance(said, dict) and "action" in prompt.wants else said
 
-    asked = ReasoningBank(backbones=backbones(script))
+    asked = ReasoningBank(backbones=Backbones(agent=scripted_lm(script)))
     summary = run_stream(asked, tasks, bank).summary()
     one_call = StreamProgram(asked, embedder=HashEmbedder())(stream=TaskStream("asked", tasks)).score
     arms = evaluate(["none", "bank"], tasks, program=asked, orders=1, embedder=HashEmbedder()).arms.values()
@@ -363,7 +379,7 @@ def test_what_waits_of_another_run_is_left_to_it(bank: MemoryBank) -> None:
 
 def test_rollouts_that_wait_together_are_for_matts(bank: MemoryBank) -> None:
     run_stream(scaled(lambda prompt: _no_lessons(prompt)), [hall("Ann", 0)], bank, run_id="r")
-    plain = ReasoningBank(backbones=backbones(openers), environments=Doors.make)
+    plain = scripted_program(locksmith)
     (result,) = run_stream(plain, [hall("Ann", 0)], bank, run_id="r").results
     assert (result.resumed, bool(result.error), waiting(bank)) == (False, True, ["hall/Ann/0"])
     run = scaled()
@@ -375,7 +391,7 @@ def test_rollouts_that_wait_together_are_for_matts(bank: MemoryBank) -> None:
 def _no_lessons(prompt: Prompt) -> Reply:
     if "memory_items" in prompt.wants:
         raise lm15.ServerError("the contraster is down")
-    return openers(prompt)
+    return locksmith(prompt)
 
 
 def _contents(path: Path) -> list[object]:
@@ -395,19 +411,19 @@ def test_a_scaled_run_that_was_interrupted_ends_as_if_it_had_not_been(tmp_path: 
     together = Barrier(3 if (mode, output) == ("parallel", "label") else 1)
 
     def stop(prompt: Prompt) -> Reply:
-        if output in prompt.wants and "number 1." in prompt["task"]:
+        if output in prompt.wants and "serial 1." in prompt["task"]:
             together.wait(10)
             raise KeyboardInterrupt
-        return openers(prompt)
+        return locksmith(prompt)
 
     def run(path: Path, script: Script) -> None:
         with MemoryBank.open(path, scope="s", embedder=HashEmbedder()) as bank:
             run_stream(scaled(script, mode), tasks, bank, run_id="r")
 
-    run(tmp_path / "whole.sqlite", openers)
+    run(tmp_path / "whole.sqlite", locksmith)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "stopped.sqlite", stop)
-    run(tmp_path / "stopped.sqlite", openers)
+    run(tmp_path / "stopped.sqlite", locksmith)
     assert _contents(tmp_path / "stopped.sqlite") == _contents(tmp_path / "whole.sqlite")
 
 
@@ -431,10 +447,10 @@ def test_every_rollout_has_its_ground_truth_and_the_next_task_is_better(bank: Me
 
 def test_passes_of_sequential_scaling(bank: MemoryBank) -> None:
     def script(prompt: Prompt) -> Reply:
-        return {"findings": "On.", "decision": "revise"} if "decision" in prompt.wants else answers(prompt)
+        return {"findings": "On.", "decision": "revise"} if "decision" in prompt.wants else locksmith(prompt)
 
     config = ProgramConfig(act=ActConfig(max_steps=1))
-    run = MaTTS(ReasoningBank(config, backbones=backbones(script), environments=Corridor.make), 3, "sequential")
+    run = MaTTS(scripted_program(script, config), 3, "sequential")
     report = run_stream(run, [corridor(length=3)], bank)
     (result,) = report.results
     assert [outcome.success for outcome in result.passes if outcome] == [False, False, True]

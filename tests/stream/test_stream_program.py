@@ -13,12 +13,11 @@ import dspy
 import pytest
 from dspy import lm15
 
-from rb_dspy import MaTTS, MemoryBank, ReasoningBank, RunReport, StreamProgram, Task, TaskStream, run_stream
+from rb_dspy import Backbones, MaTTS, MemoryBank, ReasoningBank, RunReport, StreamProgram, Task, TaskStream, run_stream
 from rb_dspy.errors import InputError
 from rb_dspy.protocols import Vectors
 from rb_dspy.stream import stream_example
-from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply
-from tests.worlds import Doors, answers, backbones, hall, lock, openers, prompts
+from rb_dspy.testing import HashEmbedder, Prompt, Reply, hall, lock, locksmith, scripted_lm, scripted_program
 
 
 def halls(maker: str, right: str, count: int = 3) -> TaskStream:
@@ -26,11 +25,11 @@ def halls(maker: str, right: str, count: int = 3) -> TaskStream:
 
 
 def scaled() -> MaTTS:
-    return MaTTS(ReasoningBank(backbones=backbones(openers), environments=Doors.make), k=3)
+    return MaTTS(scripted_program(locksmith), k=3)
 
 
-def simple(script: Any = answers) -> ReasoningBank:
-    return ReasoningBank(backbones=backbones(script), environments=Lock.make)
+def simple(script: Any = locksmith) -> ReasoningBank:
+    return scripted_program(script)
 
 
 def whole(program: Any, bank: MemoryBank | None = None) -> StreamProgram:
@@ -99,7 +98,7 @@ def test_tasks_that_fail_count_as_not_solved_and_never_end_the_stream(output: st
     def script(prompt: Prompt) -> Reply:
         if "Abus" in prompt.text and output in prompt.wants:
             raise lm15.ServerError("overloaded")
-        return answers(prompt)
+        return locksmith(prompt)
 
     stream = TaskStream("s", [*(lock("Abus", n) for n in range(5)), lock("Yale", 0, code="0000")])
     done = whole(simple(script))(stream=stream)
@@ -111,7 +110,7 @@ def test_tasks_without_ground_truth_do_not_count() -> None:
     asked = [Task(id=f"q/{number}", instruction=f"What is beauty, part {number}?") for number in range(3)]
     known = Task(id="known", instruction="Type four zeros.", env_args={"answer": "0000"})
     wrong = Task(id="wrong", instruction="Type a nine.", env_args={"answer": "9"})
-    program = whole(ReasoningBank(backbones=backbones()))
+    program = whole(ReasoningBank(backbones=Backbones(agent=scripted_lm(locksmith))))
     assert program(stream=TaskStream("s", [asked[0], known, asked[1], wrong])).score == 0.5
     assert program(stream=TaskStream("s", asked)).score is None
 
@@ -123,7 +122,7 @@ def test_the_trace_is_whole(make: Any) -> None:
     with dspy.context(trace=[]):
         whole(program)(stream=stream)
         trace = list(dspy.settings.trace)
-    assert len(trace) == len(prompts(program.backbones)) > 0
+    assert len(trace) == len(program.backbones.lm("agent").engine.prompts) > 0
     own = {id(predictor) for _, predictor in program.named_predictors()}
     assert {id(called) for called, _, _ in trace} <= own
 

@@ -6,19 +6,14 @@ import pytest
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.environments.scored import ScoredEnvironments
-from rb_dspy.program import ReasoningBank
 from rb_dspy.protocols import Environment
-from rb_dspy.testing import Corridor, Faulty, Lock
-from tests.worlds import answers, backbones, corridor, lock
+from rb_dspy.testing import Corridor, Faulty, Lock, corridor, lock, scripted_program
 
 
 def test_with_nothing_wrong_it_is_the_other_one(bank: MemoryBank) -> None:
     for make, task in ((Corridor.make, corridor()), (Lock.make, lock("a", 1))):
         scored = [ScoredEnvironments(make), ScoredEnvironments(Faulty.of(make))]
-        done = [
-            ReasoningBank(backbones=backbones(answers))(task=task, bank=bank, environments=s, learn=False)
-            for s in scored
-        ]
+        done = [scripted_program()(task=task, bank=bank, environments=s, learn=False) for s in scored]
         assert done[0].trajectory.steps == done[1].trajectory.steps
         assert done[0].answer == done[1].answer
         assert scored[0].outcome(task.id, "0") == scored[1].outcome(task.id, "0") is not None

@@ -12,8 +12,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import Task
-from rb_dspy.testing import Answer, Corridor, Prompt, Reply, ScriptedEngine, scripted_lm
-from tests.worlds import answers, corridor
+from rb_dspy.testing import Answer, Corridor, Prompt, Reply, ScriptedEngine, corridor, locksmith, scripted_lm
 
 ASKS = "A sign says:\n\nRespond with a word.\n\nRespond with the corresponding output fields\n\nor do not."
 
@@ -35,7 +34,7 @@ def test_a_field_is_whole_whatever_stands_in_it(bank: MemoryBank, adapter: Any) 
     def script(prompt: Prompt) -> Reply:
         if "action" in prompt.wants:
             seen.append(prompt.all("observation"))
-        return answers(prompt)
+        return locksmith(prompt)
 
     def make(task: Task, rollout_id: str) -> Signs:
         return Signs(3)

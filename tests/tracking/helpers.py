@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rb_dspy import Compiled, ReasoningBank, Task, TaskStream
 from rb_dspy.compile.result import Candidate
-from rb_dspy.prompts import prompts_of, set_prompts, state_of
 from rb_dspy.evaluation import Comparison, Interval
+from rb_dspy.prompts import prompts_of, set_prompts, state_of
 from rb_dspy.schema import RoleUsage
 from rb_dspy.testing import lock
 from rb_dspy.testing.locks import GUESS
