@@ -16,28 +16,12 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 import dspy
 
-from rb_dspy import Backbones, MaTTS, MemoryBank, ReasoningBank, Task, signatures
-from rb_dspy.testing import Corridor, HashEmbedder, Prompt, Reply, scripted_lm
+from rb_dspy import MaTTS, MemoryBank, signatures
+from rb_dspy.testing import HashEmbedder, corridor, locksmith, scripted_lm, scripted_program
 
 LATENCY = 0.05
 STEPS = 10
 ROUNDS = 7
-
-
-def script(prompt: Prompt) -> Reply:
-    """Plays every role."""
-    if "action" in prompt.wants:
-        return {"thought": "On.", "action": "forward"}
-    if "label" in prompt.wants:
-        return {"reasons": "It is through.", "label": "success"}
-    if "choice" in prompt.wants:
-        return {"analysis": "All alike.", "choice": 1}
-    return {"analysis": "a", "memory_items": [{"title": "Walk", "description": "d", "content": "Walk on."}]}
-
-
-def task(number: int, length: int = 2) -> Task:
-    """A corridor."""
-    return Task(id=f"c{number}", instruction=f"Walk through corridor {number}.", env_args={"length": length})
 
 
 def median(run: Callable[[int], object], clock: Callable[[], float]) -> float:
@@ -52,20 +36,20 @@ def median(run: Callable[[int], object], clock: Callable[[], float]) -> float:
 
 def scaled(k: int) -> float:
     """Wall seconds of one task with ``k`` rollouts."""
-    program = ReasoningBank(backbones=Backbones(agent=scripted_lm(script, latency=LATENCY)), environments=Corridor.make)
+    program = scripted_program(latency=LATENCY)
     bank = MemoryBank.open(None, scope="bench", embedder=HashEmbedder())
     matts = MaTTS(program, k=k)
-    return median(lambda number: matts(task=task(number), bank=bank.fork()), time.perf_counter)
+    return median(lambda number: matts(task=corridor(number, 2), bank=bank.fork()), time.perf_counter)
 
 
 def episode() -> tuple[float, float]:
     """CPU seconds of an episode, and of its bare dspy calls."""
-    program = ReasoningBank(backbones=Backbones(agent=scripted_lm(script)), environments=Corridor.make)
+    program = scripted_program()
     bank = MemoryBank.open(None, scope="bench", embedder=HashEmbedder())
     with dspy.context(disable_history=True):
-        ours = median(lambda number: program(task=task(number, STEPS), bank=bank, learn=False), time.process_time)
+        ours = median(lambda number: program(task=corridor(number, STEPS), bank=bank, learn=False), time.process_time)
     predict = dspy.Predict(signatures.Act)
-    lm = scripted_lm(script)
+    lm = scripted_lm(locksmith)
 
     def bare(_: int) -> None:
         turns: list[dict[str, Any]] = []

@@ -88,8 +88,7 @@ def serial_locks(makers: Iterable[int], each: int = 4) -> TaskStream:
 def scripted_program(
     script: Script | None = None, config: ProgramConfig | None = None, *, environments: Any = toys, **lm: Any
 ) -> ReasoningBank:
-    """A program whose roles are all played by ``script`` (default ``locksmith``), in this world. ``lm``: as of a
-    ``dspy.LM``."""
+    """A program in this world, whose roles are all played by ``script`` (default ``locksmith``), a ``scripted_lm``."""
     backbones = Backbones(agent=scripted_lm(script or locksmith, **lm))
     return ReasoningBank(config, backbones=backbones, environments=environments)
 
@@ -103,7 +102,7 @@ def locksmith(prompt: Prompt) -> Reply:
     """
     if prompt.role == "agent":
         return _act(prompt)
-    seen = prompt["attempts" if "attempts" in prompt else "candidates" if "candidates" in prompt else "trajectory"]
+    seen = prompt.get("attempts") or prompt.get("candidates") or prompt["trajectory"]
     texts = attempts(seen) or [seen]
     good = [number for number, text in enumerate(texts, 1) if worked(text)]
     if prompt.role == "selector":
@@ -129,10 +128,8 @@ def _act(prompt: Prompt) -> Reply:
     if listed and not known:
         by_chance = (prompt.seed or 0) % len(listed) if prompt.turns else 0
         return {"thought": "One of them.", "action": "forward" if "forward" in listed else listed[by_chance]}
-    return {
-        "thought": "A lesson says it." if said or f"with {GUESS}" in memory else "I guess.",
-        "action": known or GUESS,
-    }
+    thought = "A lesson says it." if known or f"with {GUESS}" in memory else "I guess."
+    return {"thought": thought, "action": known or GUESS}
 
 
 def _subject(task: str) -> str:
@@ -142,9 +139,8 @@ def _subject(task: str) -> str:
 
 def lessons(*found: tuple[str, str]) -> dict[str, Any]:
     """A distiller's answer: titles and contents."""
-    items = [
-        {"title": title, "description": "For locks of this maker.", "content": content} for title, content in found
-    ]
+    where = "For locks of this maker."
+    items = [{"title": title, "description": where, "content": content} for title, content in found]
     return {"analysis": "So it was.", "memory_items": items}
 
 
@@ -175,9 +171,8 @@ def apprentice(prompt: Prompt) -> Reply:
     if prompt.role == "agent":
         serial = _serial(prompt["task"])
         told = BACKWARDS in prompt.system or BACKWARDS in prompt.get("memory")
-        good = (
-            told or _lucky(prompt) or any(_says(said, "action", _serial(asked)[::-1]) for asked, said in _demos(prompt))
-        )
+        shown = any(_says(said, "action", _serial(asked)[::-1]) for asked, said in _demos(prompt))
+        good = told or shown or _lucky(prompt)
         return {"thought": "Backwards." if good else "As it is.", "action": serial[::-1] if good else serial}
     if prompt.role == "selector":
         listed = attempts(prompt["candidates"])
@@ -203,9 +198,8 @@ def teacher(prompt: Prompt) -> Reply:
         fails = "It stays shut" in shown and any(word in shown for word in ("Failed", "Wrong", "passed over"))
         return {"new_instruction": _better(now, fails)}
     if "proposed_instruction" in prompt.wants:
-        return {
-            "proposed_instruction": _better(prompt["basic_instruction"], "No task demos" not in prompt["task_demos"])
-        }
+        demos = "No task demos" not in prompt["task_demos"]
+        return {"proposed_instruction": _better(prompt["basic_instruction"], demos)}
     if "module_advice" in prompt.wants:
         worse, better = prompt["worse_program_trajectory"], prompt["better_program_trajectory"]
         advice = {
