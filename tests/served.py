@@ -126,7 +126,7 @@ def cli(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
     """The installed command in this process, in a folder with tasks and an ``rb.toml``: exit code, stdout, stderr."""
-    _install_embedder(tmp_path / "site")
+    install_embedder(tmp_path / "site")
     monkeypatch.syspath_prepend(tmp_path / "site")
     monkeypatch.setenv("OPENAI_API_KEY", "a-key")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -145,7 +145,7 @@ def cli(
     return call
 
 
-def _install_embedder(site: Path) -> None:
+def install_embedder(site: Path) -> None:
     """A package that brings a quick embedder, as anybody's would."""
     about = site / "scenario_embedder-1.0.dist-info"
     about.mkdir(parents=True)

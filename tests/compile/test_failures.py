@@ -50,6 +50,19 @@ class Counted:
         return self
 
 
+def flaky(broken: str, after: int = 0) -> ReasoningBank:
+    """A program whose environment breaks for one task, from its second run on if ``after`` is 1."""
+    made: list[str] = []
+
+    def make(task: Task, rollout: str) -> Lock:
+        made.append(task.id)
+        if task.id == broken and made.count(broken) > after:
+            raise OSError("lost connection")
+        return Lock.make(task, rollout)
+
+    return ReasoningBank(backbones=program().backbones, environments=make)
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_model_that_cannot_be_used_ends_the_compile_at_once(optimizer: str) -> None:
     lm = failing(21, lm15.AuthError("bad key"))
@@ -79,16 +92,7 @@ def test_a_bug_and_a_missing_dependency_are_no_score_of_0(error: Exception) -> N
 @pytest.mark.parametrize("step", ["all", "agent"])
 def test_examples_that_fail_are_scored_0_and_counted(step: Any) -> None:
     """The environment of one task of the compile part breaks, after the run that examples are taken from."""
-    broken = streams().compile.tasks[0].id
-    made: list[str] = []
-
-    def flaky(task: Task, rollout: str) -> Lock:
-        made.append(task.id)
-        if task.id == broken and made.count(broken) > (step == "agent"):
-            raise OSError("lost connection")
-        return Lock.make(task, rollout)
-
-    student = ReasoningBank(backbones=program().backbones, environments=flaky)
+    student = flaky(streams().compile.tasks[0].id, after=step == "agent")
     result = compiled(program=student, step=step, optimizer="gepa", window=1 if step == "all" else None)
     assert result.broken >= 1
     assert result.held_out.errors_before == 0
@@ -96,30 +100,14 @@ def test_examples_that_fail_are_scored_0_and_counted(step: Any) -> None:
 
 
 def test_errors_while_scoring_count_as_failures_and_are_reported() -> None:
-    held_out = streams().held_out.tasks[0].id
-    made: list[str] = []
-
-    def flaky(task: Task, rollout: str) -> Lock:
-        made.append(task.id)
-        if task.id == held_out and made.count(held_out) > 1:
-            raise OSError("lost connection")
-        return Lock.make(task, rollout)
-
-    student = ReasoningBank(backbones=program().backbones, environments=flaky)
+    student = flaky(streams().held_out.tasks[0].id, after=1)
     result = compiled(program=student, step="agent", optimizer="bootstrap")
     assert (result.held_out.errors_before, result.held_out.errors_after) == (1, 1)
     assert result.held_out.after == pytest.approx(11 / 12)
 
 
 def test_errors_count_also_if_nothing_changed() -> None:
-    held_out = streams(2).held_out.tasks[0].id
-
-    def broken(task: Task, rollout: str) -> Lock:
-        if task.id == held_out:
-            raise OSError("lost connection")
-        return Lock.make(task, rollout)
-
-    student = ReasoningBank(backbones=program().backbones, environments=broken)
+    student = flaky(streams(2).held_out.tasks[0].id)
     same = scripted_lm(lambda prompt: {"new_instruction": prompt["current_instruction"]})
     result = compiled(program=student, reflection=same, **SMALL)
     assert result.changed == []

@@ -20,7 +20,6 @@ from rb_dspy.testing import (
     Corridor,
     Doors,
     Faulty,
-    Lock,
     Prompt,
     Reply,
     corridor,
@@ -35,22 +34,18 @@ HALL = hall("arno", 1)
 MODES: list[MattsMode] = ["parallel", "sequential", "best_of_n", "vanilla"]
 
 
-def doors(script: Any = locksmith, **kwargs: Any) -> ReasoningBank:
-    return ReasoningBank(backbones=Backbones(agent=scripted_lm(script)), environments=Doors.make, **kwargs)
-
-
 def prompts(program: Any, field: str) -> list[Prompt]:
     return [prompt for prompt in program.backbones.lm("agent").engine.prompts if field in prompt.wants]
 
 
 def test_contrast_learns_what_no_rollout_alone_teaches_and_it_helps_on_the_next_task(bank: MemoryBank) -> None:
-    scaled = MaTTS(doors(), k=4, mode="parallel")
+    scaled = MaTTS(scripted_program(), k=4, mode="parallel")
     done = scaled(task=HALL, bank=bank)
     assert [item.content for item in done.memory_items] == ["What arno made opens with open the blue door."]
     assert len({trajectory.rollout_id for trajectory in done.trajectories}) == 4
     after = scaled(task=hall("arno", 2), bank=bank)
     assert all(verdict.label == "success" for verdict in after.verdicts)
-    vanilla = MaTTS(doors(), k=4, mode="vanilla")(task=HALL, bank=bank.fork(), run_id="other")
+    vanilla = MaTTS(scripted_program(), k=4, mode="vanilla")(task=HALL, bank=bank.fork(), run_id="other")
     assert "opens with" not in "".join(item.content for item in vanilla.memory_items)
 
 
@@ -59,7 +54,7 @@ def test_a_key_that_is_refused_ends_the_call(bank: MemoryBank) -> None:
         raise lm15.AuthError("bad key")
 
     with pytest.raises(BackboneError):
-        MaTTS(doors(refused), k=3)(task=HALL, bank=bank)
+        MaTTS(scripted_program(refused), k=3)(task=HALL, bank=bank)
     assert bank.pending() == []
 
 
@@ -70,7 +65,7 @@ def test_a_bug_of_the_callers_is_raised_as_it_is(bank: MemoryBank) -> None:
         return Doors.make(task, rollout_id)
 
     with pytest.raises(KeyboardInterrupt):
-        MaTTS(doors(), k=3)(task=HALL, bank=bank, environments=environments)
+        MaTTS(scripted_program(), k=3)(task=HALL, bank=bank, environments=environments)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -82,7 +77,7 @@ def test_rollouts_wait_in_the_bank_until_they_are_learned_from(bank: MemoryBank,
             raise lm15.ServerError("down")
         return locksmith(prompt)
 
-    scaled = MaTTS(doors(script), k=3, mode=mode)
+    scaled = MaTTS(scripted_program(script), k=3, mode=mode)
     with pytest.raises(InfrastructureError):
         scaled(task=HALL, bank=bank, run_id="r")
     (pending,) = bank.pending(run_id="r")
@@ -101,7 +96,7 @@ def test_lessons_that_cannot_be_parsed_leave_the_rollouts_pending_and_after_two_
     def script(prompt: Prompt) -> Reply:
         return "nothing that can be read" if "memory_items" in prompt.wants else locksmith(prompt)
 
-    scaled = MaTTS(doors(script), k=2)
+    scaled = MaTTS(scripted_program(script), k=2)
     with pytest.raises(UnparseableOutput):
         scaled(task=HALL, bank=bank, run_id="r")
     (pending,) = bank.pending()
@@ -120,14 +115,16 @@ def test_a_judge_that_fails_on_one_rollout_says_unknown_of_that_one(bank: Memory
             raise OSError("gone")
         return Verdict(label="success")
 
-    done = MaTTS(doors(judge=judge), k=3)(task=HALL, bank=bank)
+    program = scripted_program()
+    program.judge = judge
+    done = MaTTS(program, k=3)(task=HALL, bank=bank)
     assert [verdict.label for verdict in done.verdicts] == ["success", "unknown", "success"]
 
 
 def test_labels_and_verdicts_reach_contraster_and_selector_only_if_configured(bank: MemoryBank) -> None:
     shown = MattsConfig(k=3, contrast=ContrastConfig(labels=True), select=SelectConfig(verdicts=True))
     for config, count in ((MattsConfig(k=3), 0), (shown, 3)):
-        scaled = MaTTS(doors(), config=config)
+        scaled = MaTTS(scripted_program(), config=config)
         scaled(task=HALL, bank=bank.fork())
         assert prompts(scaled, "memory_items")[0].text.count("(judged: ") == count
         assert prompts(scaled, "choice")[0].text.count("(judged: ") == count
@@ -138,10 +135,10 @@ def test_equal_samples_are_refused(bank: MemoryBank) -> None:
     with pytest.raises(ConfigError):
         MaTTS(scripted_program(locksmith, cold), k=2)(task=HALL, bank=bank)
     with pytest.raises(ConfigError):
-        MaTTS(doors(), k=0)
+        MaTTS(scripted_program(), k=0)
     with pytest.raises(ConfigError):
         MaTTS("program")  # type: ignore[arg-type]
-    scaled = MaTTS(doors(), k=2)
+    scaled = MaTTS(scripted_program(), k=2)
     scaled(task=HALL, bank=bank)
     assert {prompt.temperature for prompt in prompts(scaled, "action")} == {0.7}
 
@@ -178,19 +175,19 @@ def test_a_revision_goes_on_in_the_same_environment(bank: MemoryBank) -> None:
 
 def test_until_confirmed_stops_early_and_an_unparseable_check_confirms(bank: MemoryBank) -> None:
     config = MattsConfig(k=5, mode="sequential", refine=RefineConfig(until_confirmed=True))
-    program = ReasoningBank(backbones=Backbones(agent=scripted_lm(checker(1))), environments=Corridor.make)
+    program = scripted_program(checker(1))
     assert MaTTS(program, config=config)(task=corridor(), bank=bank).launched == 2
 
     def script(prompt: Prompt) -> Reply:
         return "???" if "decision" in prompt.wants else locksmith(prompt)
 
-    program = ReasoningBank(backbones=Backbones(agent=scripted_lm(script)), environments=Corridor.make)
+    program = scripted_program(script)
     done = MaTTS(program, config=config)(task=corridor(2), bank=bank)
     assert done.trajectory.checks[0].decision == "confirm"
 
 
 def test_an_answer_is_not_revised_when_the_environment_has_said_whether_it_was_right(bank: MemoryBank) -> None:
-    program = ReasoningBank(backbones=Backbones(agent=scripted_lm(checker(9))), environments=Lock.make)
+    program = scripted_program(checker(9))
     done = MaTTS(program, k=3, mode="sequential")(task=lock("abus", 1), bank=bank)
     (trajectory,) = done.trajectories
     assert [check.decision for check in trajectory.checks] == ["revise"]
@@ -199,7 +196,7 @@ def test_an_answer_is_not_revised_when_the_environment_has_said_whether_it_was_r
 
 
 def test_what_breaks_a_later_pass_keeps_what_was_reached(bank: MemoryBank) -> None:
-    program = ReasoningBank(backbones=Backbones(agent=scripted_lm(checker(9))), environments=Corridor.make)
+    program = scripted_program(checker(9))
     environments = Faulty.of(Corridor.make, at="reopen", error=OSError("gone"))
     scaled = MaTTS(program, k=3, mode="sequential")
     config = corridor(length=3)
@@ -226,7 +223,7 @@ def test_a_key_that_is_refused_at_a_check_loses_no_attempt(bank: MemoryBank) -> 
             return locksmith(prompt)
         raise lm15.AuthError("bad key")
 
-    program = ReasoningBank(backbones=Backbones(agent=scripted_lm(script)), environments=Corridor.make)
+    program = scripted_program(script)
     with pytest.raises(BackboneError):
         MaTTS(program, k=3, mode="sequential")(task=corridor(length=3), bank=bank)
     (pending,) = bank.pending()
@@ -243,7 +240,7 @@ def test_rollouts_run_side_by_side_and_so_do_judges_contrast_and_selection(bank:
         (acting if "action" in prompt.wants else learning).wait()
         return locksmith(prompt)
 
-    program = ReasoningBank(backbones=Backbones(agent=scripted_lm(script)), environments=Lock.make)
+    program = scripted_program(script)
     done = MaTTS(program, k=8)(task=lock("abus", 1), bank=bank)
     assert len(done.verdicts) == 8
 
@@ -261,12 +258,12 @@ def test_at_once_limits_what_runs_side_by_side(bank: MemoryBank) -> None:
             active -= 1
         return locksmith(prompt)
 
-    MaTTS(doors(script), config=MattsConfig(k=6, at_once=2))(task=HALL, bank=bank)
+    MaTTS(scripted_program(script), config=MattsConfig(k=6, at_once=2))(task=HALL, bank=bank)
     assert most == 2
 
 
 def test_it_has_the_programs_predictors_and_takes_its_state(bank: MemoryBank) -> None:
-    program, scaled = doors(), MaTTS(doors(), k=2)
+    program, scaled = scripted_program(), MaTTS(scripted_program(), k=2)
     assert [name for name, _ in scaled.named_predictors()] == [
         *("act.predict", "judge.predict", "distill.success", "distill.failure"),
         *("contrast.predict", "select.predict", "refine.first", "refine.again"),

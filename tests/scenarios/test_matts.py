@@ -111,15 +111,6 @@ def test_best_of_n_distils_the_selected_rollout_only(bank: MemoryBank) -> None:
     assert lessons(bank) == {f"What Abus made opens with {CODE}."}
 
 
-def test_sequential_checks_and_keeps_an_answer_that_the_environment_has_judged(bank: MemoryBank) -> None:
-    spy = Spy({"agent": types_code_in(1)})
-    done = scaled(spy, k=2, mode="sequential")(task=lock(code=CODE), bank=bank)
-    assert (done.answer, len(spy.of("agent"))) == ("try0", 1)
-    assert "checker" in spy.roles_asked()
-    assert done.verdict.label == "failure"
-    assert learned_tasks(bank) == [easy().id]
-
-
 @pytest.mark.parametrize("mode", SIDE_BY_SIDE)
 def test_a_rollout_that_breaks_costs_only_itself(bank: MemoryBank, mode: str) -> None:
     done = scaled(Spy({"agent": types_code_in(1)}), mode=mode, breaks=[2])(task=lock(code=CODE), bank=bank)

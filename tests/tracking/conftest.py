@@ -13,16 +13,14 @@ import dspy
 import pytest
 
 from rb_dspy import Tracker, TrackingConfig
+from tests.served import install_embedder
 
 
 @pytest.fixture(autouse=True, scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with a package that brings the embedder ``hash``, as anybody's would."""
     folder = tmp_path_factory.mktemp("site")
-    about = folder / "quick_embedder-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: quick-embedder\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[rb_dspy.embedders]\nhash = rb_dspy.testing:HashEmbedder\n")
+    install_embedder(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         yield folder
