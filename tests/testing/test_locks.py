@@ -19,7 +19,7 @@ from rb_dspy.testing import (
     scripted_program,
     serial_locks,
 )
-from rb_dspy.testing.locks import BACKWARDS, EVIDENCE
+from rb_dspy.testing.locks import BACKWARDS, EVIDENCE, GUESS, code_of
 
 
 def solved(program: Any, tasks: Any, bank: MemoryBank, **options: Any) -> list[bool]:
@@ -29,7 +29,10 @@ def solved(program: Any, tasks: Any, bank: MemoryBank, **options: Any) -> list[b
 def test_a_lesson_opens_the_next_lock_of_its_maker_and_no_other(bank: MemoryBank) -> None:
     tasks = [lock(maker, n, tells=True) for maker in ("Abus", "Yale") for n in range(3)]
     assert solved(scripted_program(), tasks, bank.fork(), learn=False) == [False] * 6
-    assert solved(scripted_program(), tasks, bank) == [False, True, True] * 2
+    report = run_stream(scripted_program(), tasks, bank)
+    typed = [result.prediction.answer for result in report.results if result.prediction]
+    assert typed == [GUESS, code_of("Abus"), code_of("Abus"), GUESS, code_of("Yale"), code_of("Yale")]
+    assert [result.solved for result in report.results] == [False, True, True] * 2
     assert solved(scripted_program(), [lock("Abus", 9, presses=3)], bank) == [True]
 
 
