@@ -500,7 +500,7 @@ def test_an_estimate_is_off_by_less_than_30_percent(tmp_path: Path, name: str) -
         "safes": (locks(20), program()),
         "halls": (
             [corridor(f"hall/{number}", length) for number, length in enumerate(lengths)],
-            ReasoningBank(backbones=backbones(), environments=Corridor.make),
+            scripted_program(environments=Corridor.make),
         ),
         "directory": (
             TaskStream.named("directory", n=20),
