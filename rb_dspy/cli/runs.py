@@ -61,6 +61,8 @@ def show(run: RunArgument, bank: options.Bank = None, config: options.Config = N
     marks = {True: ("yes", "green"), False: ("no", "yellow"), None: ("?", "dim")}
     for row in rows:
         answer = Text(one_line(row["error"], 100), "red") if row["error"] else Text(one_line(str(row["answer"]), 60))
+        if row.get("submitted"):
+            answer.append(f"  rollout {row['submitted']} of {row['rollouts']}", "dim")
         numbers_ = ("" if row["steps"] is None else str(row["steps"]), f"{row['tokens']:,}")
         task = Text(one_line(row["task"], 40))
         shown.add_row(str(row["position"] or ""), task, Text(*marks[row["solved"]]), row["verdict"], *numbers_, answer)

@@ -98,6 +98,8 @@ class Records:
         self.date = datetime.now(UTC).date().isoformat()
         """When the evaluation was started; empty if that is unknown."""
         self.in_memory = place is None
+        self.repeats = True
+        """Whether errors of an earlier call are repeated: in the first pass over the cells."""
         self._place, self._plan = place, plan
         self._prefix = f"{self.id}." if self.shared else ""
         self._journal: Journal | None = None
@@ -143,11 +145,11 @@ class Records:
     def done(self, cell: Cell) -> set[str]:
         """Ids of the tasks of a cell that need not be done (again).
 
-        If a cell stopped after errors in a row, those tasks are repeated, unless every cell is complete.
+        If a cell stopped after errors in a row, those tasks are repeated once, unless every cell is complete.
         """
         records = self._cells[cell]
         done = set(records)
-        if not self.complete():
+        if self.repeats and not self.complete():
             for record in sorted(records.values(), key=lambda record: -record.position):
                 if not record.error:
                     break

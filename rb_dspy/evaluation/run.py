@@ -164,6 +164,7 @@ class _Cells:
         """
         first = [cell for cell in self.plan.cells if most is None or cell[1] == 0]
         self._pass(first, jobs, most)
+        self.records.repeats = False
         while self.records.shared and most is None:  # others have cells, or had them and died
             self.records.read()
             if self.records.complete():

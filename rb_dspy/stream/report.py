@@ -55,6 +55,12 @@ class TaskResult:
         return rollouts
 
     @property
+    def submitted(self) -> int | None:
+        """Which of several rollouts was submitted, from 1; None for a single one."""
+        several = self.prediction is not None and len(self.rollouts) > 1
+        return self.rollouts.index(self.prediction.trajectory) + 1 if several and self.prediction else None
+
+    @property
     def label(self) -> Label | None:
         """The judge's verdict on the submitted rollout; None if the judge was not asked."""
         verdict = self.prediction.verdict if self.prediction is not None else None
@@ -98,6 +104,7 @@ class TaskResult:
             "steps": None if done is None else len(done.trajectory.steps),
             "stop_reason": None if done is None else done.trajectory.stop_reason,
             "rollouts": len(self.rollouts),
+            "submitted": self.submitted,
             "recalled": [item.title for item in shown],
             "shown": [item.id for item in shown],
             "learned": [] if done is None else [item.title for item in done.memory_items],

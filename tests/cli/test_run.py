@@ -154,6 +154,7 @@ def test_rollouts_are_counted_from_1(cli: Any, served: Served) -> None:
     assert "1·step 1" in out
     assert "2·step 1" in out
     assert "0·" not in out
+    assert "rollout 2 of 2" in cli("runs", "show", "last")[1]
     experience = lines(cli("bank", "list", "--experiences", "--json")[1])[0]["id"]
     assert "rollout 2" in cli("bank", "show", experience)[1]
 

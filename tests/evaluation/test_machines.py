@@ -162,6 +162,31 @@ def test_ten_random_kills_of_a_ray_node(
     killed_node(served, bare_url, job(served, tasks=10, orders=24), seed)
 
 
+def test_tasks_that_break_are_not_repeated_while_others_are_waited_for(cli: Any, served: Served, bare_url: str) -> None:
+    given = job(served, tasks=3, orders=1, arms=("none", "bank"))
+    served.refuse = lambda prompt: 400 if "action" in prompt.wants and "What is 3 and" in prompt.text else None
+
+    def stop(progress: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        given.run(bare_url, on_progress=stop)
+    other = Journal.at(bare_url)
+    [(_, bank)] = sorted(
+        (run.head["arm"], run.id) for run in other.runs("evaluation-") if run.head.get("arm") == "bank"
+    )
+    with ThreadPoolExecutor(1) as pool:
+        with other.lock(bank) as locked:
+            assert locked
+            waiting = pool.submit(given.run, bare_url)
+            time.sleep(2.5)  # several passes over the streams
+            asked = sum("What is 3 and" in prompt.text for prompt in served.prompts)
+        report = waiting.result(timeout=60)
+    other.close()
+    assert asked == 2  # a task that breaks is tried twice
+    assert {name: arm.errors for name, arm in report.arms.items()} == {"none": 1, "bank": 1}
+
+
 def test_the_command_queues_what_workers_do_and_shares_what_it_does_itself(
     cli: Any, served: Served, bare_url: str
 ) -> None:
