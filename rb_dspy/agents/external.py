@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from asyncio import CancelledError
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -88,12 +89,13 @@ class ExternalAct(dspy.Module):
             result = resolve(agent(**self._inputs(task, lessons)) if self._inputs else agent(task, lessons))
         except RBError:
             raise
-        except Exception as exc:
+        except (Exception, SystemExit, CancelledError) as exc:  # the last two of the agent's own code
             raise InfrastructureError(f"the agent failed: {describe_error(exc, 300)}") from exc
         if isinstance(result, str):
             result = {"steps": [{"action": result}], "answer": result}
         try:
-            return to_trajectory(task, result)
+            stated = {"known_label": None, "feedback": ""}  # an agent does not judge itself
+            return to_trajectory(task, result).model_copy(update=stated)
         except InvalidTrajectory as exc:
             raise InfrastructureError(f"what the agent returned cannot be read: {exc}") from exc
 

@@ -176,7 +176,9 @@ def _enqueue(
         models=tuple(models),
         orders=config.orders,
         baseline=config.baseline,
-        settings=chosen.model_dump(mode="json", exclude_unset=True),
+        settings=chosen.model_dump(
+            mode="json", exclude_unset=True, exclude={"tracking": True, "bank": {"url", "scope"}}
+        ),
         env=on.env,
         agent=on.agent,
         score=on.score,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,11 +26,24 @@ Place = Annotated[str, typer.Argument(metavar="FOLDER", help="Folder of an evalu
 
 @app.command("list", epilog="Example: `rb-dspy evaluations list`")
 @options.shared
-def list_evaluations(folder: Annotated[Path, typer.Argument(help="The folder of their folders.")] = FOLDER) -> None:
-    """List the evaluations in a folder, oldest first."""
+def list_evaluations(
+    folder: Annotated[str, typer.Argument(help="The folder of their folders, or a postgresql:// URL.")] = str(FOLDER),
+) -> None:
+    """List the evaluations in a folder or a database, oldest first."""
     from rb_dspy.evaluation.records import PLAN, journal_of, read_records
 
-    found = [(run, path) for path in sorted(folder.glob("*")) if (run := journal_of(path).run(PLAN)) is not None]
+    if "://" in folder:
+        with closing(journal_of(folder)) as journal:
+            ids = [run.id.partition(".")[0] for run in journal.runs("evaluation-") if run.id.endswith(f".{PLAN}")]
+        for id in ids:
+            done = len(read_records(folder, id))
+            emit({"evaluation": id, "done": done})
+            say(f"{id}  {counted(done, 'task')} done")
+        if not ids:
+            say("no evaluations yet; rb-dspy evaluate --on URL starts one")
+        return
+    paths = sorted(Path(folder).glob("*"))
+    found = [(run, path) for path in paths if (run := journal_of(path).run(PLAN)) is not None]
     shown = table("folder", "started", "arms", "tasks", "done", right=("tasks", "done"))
     for run, path in sorted(found, key=lambda each: str(each[0].head["created_at"])):
         plan, records = run.head["plan"], read_records(path)
@@ -45,6 +59,9 @@ def list_evaluations(folder: Annotated[Path, typer.Argument(help="The folder of 
 def show(
     place: Place,
     task: Annotated[str | None, typer.Argument(metavar="TASK", help="Id of a task, for its transcripts.")] = None,
+    evaluation: Annotated[
+        str, typer.Option(metavar="ID", help="Which evaluation of a database: the beginning of its id.")
+    ] = "",
     rows: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write a row for each task, arm and order to this .csv or .parquet file."),
@@ -53,7 +70,7 @@ def show(
     """Show each task of an evaluation with the orders in which each arm solved it, or the transcripts of one task."""
     from rb_dspy.evaluation.records import read_records, transcript
 
-    records = read_records(place)
+    records = read_records(place, evaluation)
     if not records:
         raise InputError(f"{place}: no results of an evaluation; expected a folder such as {FOLDER}/NAME")
     if rows is not None:
@@ -96,11 +113,13 @@ def _write(file: Path, rows: list[dict[str, Any]]) -> None:
         {name: json.dumps(each) if isinstance(each, list | dict) else each for name, each in row.items()}
         for row in rows
     ]
+    if not file.parent.is_dir():
+        raise InputError(f"{file.parent}: no such folder; create it, or give another path")
     if file.suffix == ".csv":
         with file.open("w", encoding="utf-8", newline="") as text:
             writer = csv.DictWriter(text, flat[0])
             writer.writeheader()
-            writer.writerows(flat)
+            writer.writerows({name: _cell(each) for name, each in row.items()} for row in flat)
     elif file.suffix == ".parquet":
         import pyarrow as pa  # type: ignore[import-untyped]
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -108,3 +127,8 @@ def _write(file: Path, rows: list[dict[str, Any]]) -> None:
         pq.write_table(pa.Table.from_pylist(flat), file)
     else:
         raise InputError(f"{file}: expected a name that ends with .csv or .parquet")
+
+
+def _cell(value: Any) -> Any:
+    """A cell that a spreadsheet does not take for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

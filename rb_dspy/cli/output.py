@@ -71,7 +71,7 @@ def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
     made = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         made.add_column(
-            heading,
+            Text(heading),
             no_wrap=heading == "id",
             overflow="fold",
             min_width=21 if heading == "id" else max(map(len, heading.split()), default=0),

@@ -35,7 +35,7 @@ def list_runs(bank: options.Bank = None, config: options.Config = None) -> None:
         solved = f"{found['solved']} of {found['scored']}" if found["scored"] else "unknown"
         solved += f", {found['broke']} broke" if found["broke"] else ""
         started = head["created_at"][:16].replace("T", " ")
-        shown.add_row(each.id, started, Text(head["stream"]), done, solved, Text(head["memory"]))
+        shown.add_row(Text(each.id), started, Text(head.get("stream", "")), done, solved, Text(head.get("memory", "")))
     out.print(shown) if every else say(f"{journal}: no runs yet; rb-dspy run starts one")
 
 
@@ -53,7 +53,7 @@ def show(run: RunArgument, bank: options.Bank = None, config: options.Config = N
         emit(row)
     counts = numbers(rows, found.head.get("roles"))
     emit({**found.head, "finished": found.finished, "summary": counts})
-    head = found.head
+    head = {**dict.fromkeys(("stream", "memory", "scope", "program", "models"), ""), **found.head}
     say((found.id, "bold"), f"  {head['stream']}, {counted(len(found.tasks), 'task')}, memory {head['memory']}")
     about = f"started {head['created_at']}", f"scope {head['scope']}", head["program"], head["models"]
     say((" · ".join(filter(None, about)), "dim"))
@@ -90,7 +90,7 @@ def compare(before: RunArgument, after: RunArgument, bank: options.Bank = None, 
         raise InputError(
             f"runs {runs[0].id} and {runs[1].id} have no scored task in common; choose two runs of the same tasks"
         )
-    learning = any(each.head["memory"] == "bank" for each in runs)
+    learning = any(each.head.get("memory") == "bank" for each in runs)
     errors = [[(id, 0) for id in both if broke(each.rows[id])] for each in runs]
     before_after = [{id: [each[id]] for id in both} for each in scores]
     found = paired(*before_after, errors_before=errors[0], errors_after=errors[1], streams=learning)
@@ -100,7 +100,9 @@ def compare(before: RunArgument, after: RunArgument, bank: options.Bank = None, 
     shown = table("run", "memory", "program", "solved")
     for each, score, broken in zip(runs, scores, errors, strict=True):
         solved = str(Score(round(sum(score[id] for id in both)), len(both), len(broken)))
-        shown.add_row(Text(each.id, "bold"), each.head["memory"], Text(each.head["program"]), solved)
+        shown.add_row(
+            Text(each.id, "bold"), Text(each.head.get("memory", "")), Text(each.head.get("program", "")), solved
+        )
     out.print(shown)
     say(f"{found.verdict}: solved {found}")
     if learning:

@@ -93,7 +93,7 @@ class Functions(Environment):
         text = action.strip()
         if text.startswith(ANSWER):
             self._answer = text.removeprefix(ANSWER).strip()
-            return "Your answer was taken.", True
+            return "", True
         return self._called(text), self._count >= self._max_calls
 
     def answer(self) -> str | None:

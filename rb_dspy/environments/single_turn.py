@@ -50,7 +50,7 @@ class SingleTurn(Environment):
             return "The question is closed: an answer was given before.", True
         self._answer, self._open = action, False
         outcome = self.outcome() if self._feedback else None
-        return self._feedback(outcome) if self._feedback and outcome else "Your answer was taken.", True
+        return self._feedback(outcome) if self._feedback and outcome else "", True
 
     def reopen(self) -> str | None:
         """Allow another answer; None if there is none to replace. The current one counts until it is replaced."""

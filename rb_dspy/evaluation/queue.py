@@ -17,7 +17,7 @@ from rb_dspy.assembly import build_program
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import BackboneConfig, Settings
-from rb_dspy.errors import InputError
+from rb_dspy.errors import BudgetSpent, InputError, RBError
 from rb_dspy.evaluation.arms import Arm
 from rb_dspy.evaluation.plan import versions
 from rb_dspy.evaluation.progress import Progress
@@ -26,6 +26,7 @@ from rb_dspy.evaluation.run import evaluate
 from rb_dspy.jsonl import digest
 from rb_dspy.matts import BankProgram
 from rb_dspy.prompts import set_state
+from rb_dspy.redaction import without_secrets
 from rb_dspy.schema import MemoryDraft, Task
 from rb_dspy.stream import TaskStream
 from rb_dspy.stream.journal import Journal, Record
@@ -121,7 +122,12 @@ def sides(
 
 
 def enqueue(url: str, job: Job) -> str:
-    """Queue an evaluation; the same job is queued once. Returns its id."""
+    """Queue an evaluation; the same job is queued once. Returns its id.
+
+    Raises ``InputError`` if the address of its bank has a password, which would be stored.
+    """
+    if job.start is not None and without_secrets(job.start[0]) != job.start[0]:
+        raise InputError("the address of the bank has a password, which is not stored; leave it out (see PGPASSFILE)")
     with closing(Journal.at(url)) as journal:
         stated = job.model_dump(mode="json", exclude_defaults=True) | {"versions": job.versions}
         return journal.start([_REPORT], f"{_QUEUE}{digest(stated)[:12]}", job=stated).id.removeprefix(_QUEUE)
@@ -130,7 +136,8 @@ def enqueue(url: str, job: Job) -> str:
 def queued(url: str) -> list[tuple[str, Job, Report | None]]:
     """The evaluations of a database, oldest first: id, job, and the report of a finished one."""
     with closing(Journal.at(url)) as journal:
-        return [(run.id.removeprefix(_QUEUE), _job(run), _report(run)) for run in journal.runs(_QUEUE)]
+        runs = [run for run in journal.runs(_QUEUE) if "job" in run.head]
+        return [(run.id.removeprefix(_QUEUE), _job(run), _report(run)) for run in runs]
 
 
 def work(url: str, *, jobs: int = 1, on_progress: Callable[[Progress], object] | None = None) -> dict[str, Report]:
@@ -143,22 +150,34 @@ def work(url: str, *, jobs: int = 1, on_progress: Callable[[Progress], object] |
 
     Returns:
         Id of a job -> its report.
+
+    Raises:
+        RBError: After the others are done, the error of the first job that failed.
     """
     reports: dict[str, Report] = {}
+    failed: list[RBError] = []
     for id, job, report in queued(url):
         if report is None:
-            report = job.run(url, jobs, on_progress)
+            try:
+                report = job.run(url, jobs, on_progress)
+            except BudgetSpent:
+                raise
+            except RBError as exc:  # the other jobs can be done
+                failed.append(type(exc)(f"job {id}: {exc}"))
+                continue
             with closing(Journal.at(url)) as journal:
                 row = {"task": _REPORT, "error": "", "report": report.model_dump(mode="json")}
                 journal.store(f"{_QUEUE}{id}", row)
             reports[id] = report
+    if failed:
+        raise failed[0]
     return reports
 
 
 def _job(run: Record) -> Job:
     try:
         return Job.model_validate(run.head["job"])
-    except pydantic.ValidationError:
+    except (KeyError, pydantic.ValidationError):
         raise InputError(f"job {run.id}: was queued by another version of rb_dspy; queue it again") from None
 
 

@@ -24,8 +24,7 @@ from rb_dspy.evaluation.plan import Cell, Plan
 from rb_dspy.files import make_folder
 from rb_dspy.jsonl import digest
 from rb_dspy.protocols import Embedder
-from rb_dspy.redaction import redact
-from rb_dspy.schema import Label, StopReason, Trajectory, Usage, cleaned
+from rb_dspy.schema import Label, StopReason, Trajectory, Usage
 from rb_dspy.stream import TaskResult
 from rb_dspy.stream.journal import Journal, Record
 
@@ -97,11 +96,15 @@ class Records:
         self.id = f"evaluation-{digest(stated)}"
         self.date = datetime.now(UTC).date().isoformat()
         """When the evaluation was started; empty if that is unknown."""
+        if self.shared and (unnamed := [key for key, value in _leaves(stated, "") if value.startswith(UNNAMED)]):
+            raise InputError(
+                f"{unnamed[0]} has a state that other processes cannot compare, so they would not share the evaluation;"
+                " give the object a text in its attribute id"
+            )
         self.in_memory = place is None
         self.repeats = True
         """Whether errors of an earlier call are repeated: in the first pass over the cells."""
         self._place, self._plan = place, plan
-        self._prefix = f"{self.id}." if self.shared else ""
         self._journal: Journal | None = None
         self._held = ExitStack()
         if place is not None:
@@ -114,7 +117,7 @@ class Records:
                     raise InputError(f"{place}: another process uses this folder; wait, or pass another folder")
                 if not self.shared:
                     check_plan(Path(str(place)), stated)
-                stored = self._journal.start([], f"{self._prefix}{PLAN}", plan=stated).head
+                stored = self._journal.start([], f"{self.id}.{PLAN}" if self.shared else PLAN, plan=stated).head
                 self.date = str(stored["created_at"])[:10]
             self.runs = {cell: self._run(cell) for cell in plan.cells}
             """Cell -> its run."""
@@ -168,12 +171,6 @@ class Records:
         """All records."""
         return [record for records in self._cells.values() for record in records.values()]
 
-    def attach(self, cell: Cell, result: TaskResult) -> None:
-        """Store the rollouts of a task, without keys and passwords; see ``transcript``."""
-        if self._journal is not None and result.prediction is not None:
-            rollouts = [cleaned(each, redact).model_dump(mode="json") for each in result.rollouts]
-            self._journal.attach(self.runs[cell].id, result.task.id, {"trajectories": rollouts})
-
     def add(self, cell: Cell, result: TaskResult) -> TaskRecord:
         """Take a record that the run of the cell has stored."""
         record = _record(self.runs[cell].head, result.row())
@@ -202,7 +199,7 @@ class Records:
         name, order = cell
         tasks = [task.id for task in self._plan.orders[order]]
         about = {"evaluation": self.id, "arm": name, "order": order}
-        id = f"{self._prefix}{_id(self._plan, cell)}"
+        id = f"{self.id}.{_id(self._plan, cell)}"
         if self._journal is None:
             return Record({"run_id": id, "tasks": tasks, **about})
         return self._journal.start(tasks, id, **about)
@@ -220,14 +217,22 @@ def transcript(place: str | Path, run_id: str, task_id: str) -> list[Trajectory]
     return [Trajectory.model_validate(each) for each in value.get("trajectories", ())]
 
 
-def read_records(place: str | Path) -> list[TaskRecord]:
+def read_records(place: str | Path, evaluation: str = "") -> list[TaskRecord]:
     """The records in a folder or a database, the last one of each task; none if there is no evaluation.
 
+    Args:
+        place: The folder, or the PostgreSQL URL.
+        evaluation: The beginning of an evaluation's id (``TaskRecord.run_id`` begins with it); needed if there are
+            several.
+
     Raises:
-        InputError: A row is not a record.
+        InputError: A row is not a record, or there are several evaluations.
     """
     with closing(journal_of(place)) as journal:
-        runs = [run for run in journal.runs() if "arm" in run.head]
+        runs = [run for run in journal.runs(evaluation) if {"arm", "order", "evaluation"} <= run.head.keys()]
+    known = sorted({str(run.head["evaluation"]) for run in runs})
+    if len(known) > 1:
+        raise InputError(f"{len(known)} evaluations are there; choose one: {', '.join(known)}")
     return [record for run in runs for record in _records(run).values()]
 
 
@@ -280,3 +285,12 @@ def _differences(stored: Any, plan: Any, key: str) -> Iterator[tuple[str, Any, A
             yield from _differences(stored.get(name), value, f"{key}.{name}".lstrip("."))
     elif stored != plan:
         yield key, stored, plan
+
+
+def _leaves(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Yield key and text of each value that is neither a table nor empty."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _leaves(each, f"{key}.{name}".lstrip("."))
+    elif value:
+        yield key, str(value)

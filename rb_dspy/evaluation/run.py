@@ -83,8 +83,8 @@ def evaluate(
         InfrastructureError: ``stop_after`` tasks in a row broke.
         BackboneError: A language model cannot be used at all.
     """
-    if inspect.iscoroutinefunction(on_progress):
-        raise InputError("evaluate: on_progress is async; pass a plain function")
+    if inspect.iscoroutinefunction(on_progress) or inspect.iscoroutinefunction(on_result):
+        raise InputError("evaluate: on_progress or on_result is async; pass plain functions")
     for name, value in (("jobs", jobs), ("stop_after", stop_after)):
         if not isinstance(value, int) or value < 1:
             raise InputError(f"evaluate: {name} is {value!r:.40}; expected an integer of at least 1")
@@ -214,10 +214,11 @@ class _Cells:
             remedy = f"evaluate again{again} (arm {name}, order {order})"
             policy = Policy(tries=2, stop_after=self.stop_after, afresh=True, remedy=remedy)
             record = self.records.runs[cell]
-            run = Run(program, bank, record, learn=arm.learns, policy=policy, environments=environments)
+            run = Run(
+                program, bank, record, learn=arm.learns, policy=policy, environments=environments, transcripts=True
+            )
 
             def on_result(result: TaskResult) -> None:
-                self.records.attach(cell, result)
                 self.counter.add(cell, result)
 
             run.over(stream, self.records.done(cell), on_result=on_result, check=self.counter.check)

@@ -152,11 +152,11 @@ def _in_order(text: str, statement: Statement) -> int:
 
 
 def hold_all(lessons: Sequence[MemoryItem], trajectory: Trajectory) -> bool:
-    """Whether the environment made a statement, and each one stands in one of ``lessons``, as a note repeats one.
+    """Whether the environment made a statement, and each one is a whole sentence of one of ``lessons``, word for word.
 
     What a person said is always new. Numbers without a label, such as the rows of a query, do not count.
     """
-    texts = [f"{each.title} {each.description} {each.content}" for each in lessons]
+    known = {_plain(sentence) for each in lessons for sentence in _END.split(each.content)}
     said = [
         each
         for each in statements([trajectory], right=True)
@@ -165,13 +165,12 @@ def hold_all(lessons: Sequence[MemoryItem], trajectory: Trajectory) -> bool:
     observed = [sentence for step in trajectory.steps for sentence in _END.split(step.observation)]
     if trajectory.feedback or not said or any(len(each.strip()) > _LONGEST for each in observed):
         return False
-    return all(any(_stands_in(text, each) for text in texts) for each in said)
+    return all(_plain(each.text) in known for each in said)
 
 
-def _stands_in(text: str, statement: Statement) -> bool:
-    words = _words(text)
-    same_denials = words & _DENIALS == statement.words & _DENIALS
-    return same_denials and statement.words - _GENERIC <= words and _in_order(text, statement) > 0
+def _plain(sentence: str) -> str:
+    """A sentence without its label, its last mark, and differences of space."""
+    return " ".join(_LABEL.sub("", sentence.strip(), count=1).split()).rstrip(".!;")
 
 
 def says_nothing(draft: MemoryDraft, task: Task) -> bool:

@@ -13,8 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import filelock
 import pydantic
@@ -24,6 +26,7 @@ from rb_dspy.errors import InputError, StorageError
 from rb_dspy.files import make_folder
 from rb_dspy.jsonl import append, read_appended
 from rb_dspy.schema import Outcome, Usage
+from rb_dspy.stream.score import broke
 
 FORMAT = "rb_dspy-run"
 NO_FILE = Path("rb-runs")
@@ -55,8 +58,8 @@ class Record:
 
     @property
     def done(self) -> list[str]:
-        """Ids of the tasks that have a row without an error."""
-        return [id for id in self.tasks if id in self.rows and not self.rows[id]["error"]]
+        """Ids of the tasks that have a row and did not break."""
+        return [id for id in self.tasks if id in self.rows and not broke(self.rows[id])]
 
     @property
     def finished(self) -> bool:
@@ -74,11 +77,16 @@ class Record:
         used = _USAGE.dump_python(usage, mode="json")
         self._store({"rollout": rollout_id, "of": task_id, "passes": outcomes, "error": ended.error, "usage": used})
 
+    def attach(self, task_id: str, value: Mapping[str, Any]) -> None:
+        """See ``Journal.attach``."""
+        if self.journal is not None:
+            self.journal.attach(self.id, task_id, value)
+
     def read(self, entries: Sequence[Mapping[str, Any]]) -> Record:
         """Take stored entries, oldest first; returns itself."""
         for entry in entries:
             if "task" in entry:
-                self.rows[str(entry["task"])] = dict(entry)
+                self.rows[str(entry["task"])] = {**entry, "error": str(entry["error"])}
             elif "rollout" in entry:
                 passes = tuple(None if each is None else Outcome(**each) for each in entry["passes"])
                 self.ended[entry["of"], entry["rollout"]] = Ended(passes, entry["error"])
@@ -219,24 +227,29 @@ class Folder(Journal):
         try:
             yield True
         finally:
-            lock.release()
-            path.unlink(missing_ok=True)
+            lock.release()  # the file stays: another process may be about to lock it
 
     def _begin(self, head: Mapping[str, Any]) -> None:
         make_folder(self.path, error=StorageError)
         append(self._file(head["run_id"]), head)
 
     def _file(self, run_id: str) -> Path:
-        return self.path / f"{run_id}.jsonl"
+        return self.path / f"{_file_name(run_id)}.jsonl"
 
     def _attachments(self, run_id: str) -> Path:
-        return self.path / "attached" / f"{run_id}.jsonl"
+        return self.path / "attached" / f"{_file_name(run_id)}.jsonl"
 
     def _read(self, path: Path) -> Record | None:
         head, *entries = read_appended(path) or [{}]
         if head.get("format") != FORMAT:
             return None
         try:
-            return Record(head, self).read(entries)
+            return Record({name: head[name] for name in ("run_id", "created_at", "tasks")} | head, self).read(entries)
         except (KeyError, TypeError, ValueError) as exc:
             raise InputError(f"{path}: has a line that is not of a run ({exc!r:.80}); move the file away") from None
+
+
+def _file_name(run_id: str) -> str:
+    """A name that stays in its folder, and that a file system can hold."""
+    name = quote(run_id, safe=" @+,=")
+    return name if len(name) <= 150 else f"{name[:100]}-{sha256(run_id.encode()).hexdigest()[:32]}"

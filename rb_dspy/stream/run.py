@@ -24,7 +24,8 @@ from rb_dspy.errors import ConfigError, InfrastructureError, InputError, Invalid
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import check_bank
 from rb_dspy.protocols import EnvironmentFactory
-from rb_dspy.schema import Task
+from rb_dspy.redaction import redact
+from rb_dspy.schema import Task, cleaned
 from rb_dspy.stream.journal import Journal, Record
 from rb_dspy.stream.report import RunReport, TaskResult
 from rb_dspy.stream.stream import TaskStream
@@ -134,8 +135,10 @@ def run_stream(
         elif isinstance(given, Record):
             record = given
         else:
-            record = given.start(ids, run_id, stream=tasks.name, digest=tasks.digest)
-        if record.tasks != ids:
+            record = given.start(ids, run_id, stream=tasks.name, digest=tasks.digest, learn=learn)
+            if record.head.get("learn", learn) != learn:
+                raise InputError(f"the run {run_id!r} was started with learn={not learn}; choose another run_id")
+        if record.tasks != ids or (given is not record and record.head.get("digest", tasks.digest) != tasks.digest):
             raise InputError(f"the run {run_id!r} has other tasks; pass the same ones, or another run_id")
         done = set(record.done) if journal is not None else bank.learned(run_id) if learn else set()
         run = Run(program, bank, record, learn=learn, policy=Policy(stop_after=stop_after), texts=texts)
@@ -159,6 +162,8 @@ class Run:
     texts: Mapping[str, str] = field(default_factory=dict)
     """Task id -> the text that the program gets instead of the task."""
     environments: ScoredEnvironments = field(default_factory=ScoredEnvironments)
+    transcripts: bool = False
+    """Whether the rollouts of each task are attached to its row, without keys and passwords."""
     _ledger: Ledger = field(default_factory=Ledger)
 
     def scored(self, factory: EnvironmentFactory) -> ScoredEnvironments:
@@ -195,6 +200,9 @@ class Run:
                 result = replace(result, run_id=self.record.id, position=positions.get(task.id))
                 failed = failed + 1 if broke else 0
                 report.results.append(result)
+                if self.transcripts and result.prediction is not None:
+                    rollouts = [cleaned(each, redact).model_dump(mode="json") for each in result.rollouts]
+                    self.record.attach(task.id, {"trajectories": rollouts})
                 self.record.add(result.row())
                 if on_result is not None:
                     on_result(result)

@@ -76,7 +76,7 @@ def numbers(rows: Iterable[dict[str, Any]], models: Mapping[str, str] | None = N
 
 def broke(row: dict[str, Any]) -> bool:
     """Whether the task of a row broke: it counts as not solved."""
-    return bool(row["error"]) and row["reward"] is None
+    return bool(row["error"]) and row.get("reward") is None
 
 
 def _rate(part: int, whole: int) -> float | None:

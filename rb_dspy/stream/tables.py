@@ -7,6 +7,7 @@ ends, the server drops them, and nothing more is stored under them: no two proce
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -60,6 +61,8 @@ class Tables(Journal):
         except ImportError:
             raise MissingDependency("PostgreSQL needs psycopg: run `pip install 'rb-dspy[postgres]'`") from None
         self._error: type[Exception] = psycopg.Error
+        self._held: set[str] = set()
+        self._turn = threading.Lock()
         with self._translated():
             self._connection = psycopg.connect(url, autocommit=True)
             with self._connection.transaction():
@@ -94,14 +97,18 @@ class Tables(Journal):
 
     @contextmanager
     def lock(self, run_id: str) -> Iterator[bool]:
-        with self._translated():
-            [locked] = self._connection.execute(_LOCK, [run_id]).fetchone() or [False]
+        with self._turn, self._translated():  # the server gives a connection a lock that it has
+            row = None if run_id in self._held else self._connection.execute(_LOCK, [run_id]).fetchone()
+            locked = bool(row and row[0])
+            self._held |= {run_id} if locked else set()
         try:
-            yield bool(locked)
+            yield locked
         finally:
-            if locked and not self._connection.closed:
-                with self._translated():
-                    self._connection.execute(_UNLOCK, [run_id])
+            if locked:
+                self._held.discard(run_id)
+                if not self._connection.closed:
+                    with self._translated():
+                        self._connection.execute(_UNLOCK, [run_id])
 
     def close(self) -> None:
         self._connection.close()

@@ -181,4 +181,4 @@ def test_what_a_question_reveals_is_checked_and_is_nothing_without_an_answer():
     task = question(reveal="answer")
     environment = Question().make(task)
     environment.reset(task)
-    assert environment.step("a") == ("Your answer was taken.", True)
+    assert environment.step("a") == ("", True)

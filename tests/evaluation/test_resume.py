@@ -69,7 +69,7 @@ def resumed(folder: Path | None, **options: Any) -> dict[str, Any]:
 
 def newest(folder: Path) -> Path:
     """The records that were written last."""
-    return max((folder / "runs").glob("?-?.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+    return max((folder / "runs").glob("*.?-?.jsonl"), key=lambda path: path.stat().st_mtime_ns)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_a_task_that_is_done_again_is_learned_from_once(tmp_path: Path) -> None:
         return {"thought": "Again.", "action": "0000"} if "action" in prompt.wants else locksmith(prompt)
 
     resumed(tmp_path)
-    records = tmp_path / "runs" / "1-1.jsonl"
+    (records,) = (tmp_path / "runs").glob("*.1-1.jsonl")
     *lines, last = records.read_text().splitlines(keepends=True)
     records.write_text("".join(lines))  # killed after the bank had learned, before the record was written
     resumed(tmp_path, program=program(again))
