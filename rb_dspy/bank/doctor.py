@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from numbers import Real
@@ -10,9 +11,8 @@ from typing import Literal
 import numpy as np
 
 from rb_dspy.bank.admission import corrected_id, item_id, unpack_rollouts
-from rb_dspy.bank.reading import grouped, items_of, levels_of, payloads, uses_of
+from rb_dspy.bank.reading import experience_pages, grouped, items_of, levels_of, uses_of
 from rb_dspy.bank.store.base import HELD, UNITS
-from rb_dspy.bank.store.embedders import unpacked
 from rb_dspy.bank.store.overlay import Reader, Scope
 from rb_dspy.bank.store.sql import Database
 from rb_dspy.bank.store.tables import SCHEMA
@@ -150,14 +150,15 @@ def held_items(scope: Scope, reader: Reader, trust: TrustConfig) -> list[HeldIte
     if not items:
         return []
     origin_of = {seq: (id, origin) for seq, id, origin in reader.tally("items", ["seq", "id", "origin"])}
-    rows = [row for row in scope.index_rows("item", after=0, upto=reader.mark()) if row.seq in origin_of]
-    vectors = unpacked([row.data for row in rows], len(rows[0].data) // 2) if rows else np.empty((0, 0))
-    places = {origin_of[row.seq][0]: place for place, row in enumerate(rows)}
+    by_seq = scope.vectors("item", origin_of)
+    vectors = np.stack([*by_seq.values()]) if by_seq else np.empty((0, 0))
+    rows = [origin_of[seq] for seq in by_seq]
+    places = {id: place for place, (id, _) in enumerate(rows)}
     found = []
     for id, item in items.items():
         own = {source.origin for source in item.provenances}
         near = vectors @ vectors[places[id]] >= trust.near - _TOLERANCE if id in places else np.zeros(0, np.bool_)
-        also = sorted({origin_of[rows[place].seq][1] for place in np.flatnonzero(near)} - own)
+        also = sorted({rows[place][1] for place in np.flatnonzero(near)} - own)
         found.append(HeldItem(item=item, also=tuple(also), corroborated=len(also) >= trust.corroborate))
     return found
 
@@ -178,7 +179,7 @@ def _rows(scope: Scope, reader: Reader) -> Iterator[Finding]:
     def finding(id: str, what: str, kind: Literal["row", "link", "pending"] = "row") -> Finding:
         return Finding(kind=kind, where=f"{scope.name}: {id}", what=what, remedy=_RESTORE)
 
-    for each in payloads(reader):
+    for each in itertools.chain.from_iterable(experience_pages(reader, ended=True)):
         try:
             unpack_rollouts(each.payload or b"", each.id)
         except CorruptBank:
@@ -240,12 +241,13 @@ def near_duplicates(scope: Scope, reader: Reader, min_score: object) -> list[Nea
     for item_row in reader.items():
         first.setdefault(item_row.id, item_row.seq)
     ids = {seq: id for id, seq in first.items()}
-    rows = [row for row in scope.index_rows("item", after=0, upto=reader.mark()) if row.seq in ids]
-    if not rows:
+    by_seq = scope.vectors("item", ids)
+    if not by_seq:
         return []
-    vectors = unpacked([row.data for row in rows], len(rows[0].data) // 2)
+    seqs = sorted(by_seq)
+    vectors = np.stack([by_seq[seq] for seq in seqs])
     scores, pairs = np.empty(0, np.float32), np.empty((0, 2), np.intp)
-    for start in range(0, len(rows), _BLOCK):
+    for start in range(0, len(seqs), _BLOCK):
         block = np.clip(vectors[start : start + _BLOCK] @ vectors[start:].T, -1, 1)
         left, right = np.nonzero(block >= float(min_score) - _TOLERANCE)
         upper = left < right
@@ -255,12 +257,8 @@ def near_duplicates(scope: Scope, reader: Reader, min_score: object) -> list[Nea
             order = np.argsort(-scores, kind="stable")[:MOST]
             scores, pairs = scores[order], pairs[order]
     order = np.argsort(-scores, kind="stable")
-    items = items_of(reader, {ids[rows[place].seq] for pair in pairs for place in pair}, scope.name)
+    items = items_of(reader, {ids[seqs[place]] for pair in pairs for place in pair}, scope.name)
     return [
-        NearDuplicate(
-            first=items[ids[rows[left].seq]],
-            second=items[ids[rows[right].seq]],
-            score=round(float(score), 5),
-        )
+        NearDuplicate(first=items[ids[seqs[left]]], second=items[ids[seqs[right]]], score=round(float(score), 5))
         for score, (left, right) in zip(scores[order], pairs[order], strict=True)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Collection, Mapping
 from hashlib import sha256
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 from filelock import FileLock, Timeout
 
 from rb_dspy.bank.admission import corrected_id, is_handwritten, now, unpack_rollouts
-from rb_dspy.bank.reading import grouped, payloads, versions_of
+from rb_dspy.bank.reading import experience_pages, grouped, versions_of
 from rb_dspy.bank.removal import source_of
 from rb_dspy.bank.store.base import Entry, ExperienceRow, ItemRow, PendingKey
 from rb_dspy.bank.store.sql import SqlWriter
@@ -97,7 +98,7 @@ def purge_text(writer: SqlWriter, text: str) -> Purged:
 
     experiences = [
         row
-        for row in payloads(writer)
+        for row in itertools.chain.from_iterable(experience_pages(writer, ended=True))
         if contains((row.run_id, row.origin, row.distiller, row.instruction)) or has(row.payload, row.id)
     ]
     rows = writer.items(experiences={row.seq for row in experiences}, ended=True)

@@ -81,27 +81,20 @@ def marked(reader: Reader, unit: Unit, name: str, ids: Collection[str] | None = 
 
     A mark is about what is there: a row that is added later, because the same was learned again, does not have it.
     """
-    last: dict[str, list[Entry]] = {}
-    for entry in reader.journal(subjects=ids, item=name, kinds=["mark"]):
-        last.setdefault(entry.subject, []).append(entry)
+    last = {entry.subject: entry for entry in reader.journal(subjects=ids, item=name, kinds=["mark"])}
     if not last:
         return {}
     rows = reader.items(ids=last, ended=True) if unit == "item" else reader.experiences(ids=last, ended=True)
-    values = {row.seq: [each.note for each in last[row.id] if each.seq > row.seq][-1:] for row in rows}
-    return {seq: value[0] for seq, value in values.items() if value and value[0]}
+    return {row.seq: last[row.id].note for row in rows if last[row.id].seq > row.seq and last[row.id].note}
 
 
 def marks_of(reader: Reader, id: str) -> dict[str, str]:
     """The marks of an item or experience, by name."""
-    names = {entry.items[0] for entry in reader.journal(subjects=[id], kinds=["mark"])}
-    present = {row.seq for row in reader.items(ids=[id])} if names else set()
-    found: dict[str, str] = {}
-    for name in sorted(names):
-        rows = marked(reader, "item", name, [id]) | marked(reader, "experience", name, [id])
-        rows = {seq: value for seq, value in rows.items() if not present or seq in present}
-        if rows:
-            found[name] = rows[max(rows)]
-    return found
+    last = {entry.items[0]: entry for entry in reader.journal(subjects=[id], kinds=["mark"])}
+    if not last:
+        return {}
+    rows = reader.items(ids=[id]) or reader.items(ids=[id], ended=True) or reader.experiences(ids=[id], ended=True)
+    return {name: last[name].note for name in sorted(last) if last[name].note and last[name].seq > rows[0].seq}
 
 
 def levels_of(reader: Reader, ids: Collection[str]) -> dict[str, int]:
@@ -205,12 +198,6 @@ def all_experiences(reader: Reader, scope: str) -> Iterator[Experience]:
     """Yield every experience, read in pages; ``reader`` must read a state that does not change."""
     for rows in experience_pages(reader, ended=False):
         yield from experiences_of(reader, rows, scope)
-
-
-def payloads(reader: Reader) -> Iterator[ExperienceRow]:
-    """Yield the rows of all experiences with their payloads, including ended ones."""
-    for rows in experience_pages(reader, ended=True):
-        yield from rows
 
 
 def experience_pages(reader: Reader, *, ended: bool) -> Iterator[list[ExperienceRow]]:
