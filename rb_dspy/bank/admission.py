@@ -100,6 +100,8 @@ def admit(
         raise InputError(f"task {draft.task.id}: submitted is {draft.submitted}; expected the place of a trajectory")
     task, labels = draft.task, {verdict.label for verdict in draft.verdicts}
     label: Label = "success" if "success" in labels else "failure" if "failure" in labels else "unknown"
+    known = [rollout.known_label == "success" for rollout in draft.trajectories if rollout.known_label]
+    reward = draft.reward if draft.reward is not None or not known else sum(known) / len(known)
     row = ExperienceRow(
         seq=0,
         id=identity(task, draft.trajectories, run_id=draft.run_id),
@@ -115,18 +117,13 @@ def admit(
         instruction=task.key or task.instruction,
         created_at=created_at or now(),
         level=LEVELS.index(level),
-        reward=_reward(draft),
+        reward=reward,
         payload=Rollouts(
             task=task, trajectories=draft.trajectories, verdicts=draft.verdicts, submitted=draft.submitted
         ).pack(),
     )
     given = map(new_item, draft.drafts) if items is None else items
     return NewExperience(draft, row, tuple({item.id: item for item in given}.values()))
-
-
-def _reward(draft: ExperienceDraft) -> float | None:
-    known = [rollout.known_label == "success" for rollout in draft.trajectories if rollout.known_label]
-    return draft.reward if draft.reward is not None or not known else sum(known) / len(known)
 
 
 class Rollouts(pydantic.BaseModel):

@@ -20,7 +20,7 @@ from rb_dspy.bank.reading import Pending
 from rb_dspy.bank.removal import plan, unknown
 from rb_dspy.bank.retrieval import Mode, Query, find
 from rb_dspy.bank.search.searchers import OverlaySearcher, Searcher
-from rb_dspy.bank.store.base import Unit
+from rb_dspy.bank.store.base import PendingRow, Unit
 from rb_dspy.bank.store.overlay import Overlay, Scope
 from rb_dspy.bank.store.sql import Database, SqlScope, scope_names
 from rb_dspy.bank.store.sqlite import SqliteDatabase, restore
@@ -131,11 +131,8 @@ class MemoryBank:
             InputError: ``to`` already exists.
             StorageError: There is no bank at ``url``, or a file cannot be read or written.
         """
-        database = SqliteDatabase(opening.file_of(url), create=False)
-        try:
+        with closing(SqliteDatabase(opening.file_of(url), create=False)) as database:
             database.backup(Path(to).expanduser())
-        finally:
-            database.close()
 
     @staticmethod
     def copy(url: str | Path, to: str | Path, *, scope: str | None = None) -> dict[str, int]:
@@ -295,16 +292,11 @@ class MemoryBank:
             InputError: The rollout belongs to another task, or the attempt was removed from the bank.
             StorageError: The bank cannot be written.
         """
-        ids = admission.ids_of(self.scope, shown)
         origin = admission.checked_name("origin", origin) if origin else ""
-        given: dict[str, Any] = {
-            "run_id": run_id,
-            "shown": ids,
-            "origin": origin,
-            "reward": reward,
-            "place": self._place,
-        }
-        record = partial(writing.record, task=task, rollout=trajectory, **given)
+        key = reading.key_of(task, trajectory, run_id=run_id)
+        payload = admission.Rollouts(task=task, trajectories=(trajectory,), reward=reward).pack()
+        row = PendingRow(key, payload, admission.ids_of(self.scope, shown), admission.now(), origin)
+        record = partial(writing.record, row=row, task=task, rollout=trajectory, place=self._place)
         self._store.together(writing.one_by_one, record)
 
     def record_failure(

@@ -6,6 +6,7 @@ import difflib
 import os
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from rb_dspy import plugins
@@ -74,12 +75,7 @@ def open_searcher(database: Database, scope: SqlScope) -> Searcher:
 
 
 def open_scope(database: Database, name: str, embedder: Embedder | None, *, create: bool) -> SqlScope:
-    """Open the scope ``name``.
-
-    Raises:
-        EmbedderMismatch: The bank belongs to another embedder than ``embedder`` (None: not checked).
-        UnknownScope: The scope does not exist; the message lists the existing scopes.
-    """
+    """Open the scope ``name``. ``embedder`` None: it is not checked whether the bank belongs to it."""
     with database.reading() as connection:
         if embedder is not None and embedders.embedder_of(connection) is not None:
             embedders.check_embedder(connection, (embedder.id, embedder.dimension), database.location)
@@ -92,12 +88,8 @@ def open_scope(database: Database, name: str, embedder: Embedder | None, *, crea
 
 def scopes(url: str | Path) -> list[str]:
     """Names of the scopes of the bank at ``url``, which must exist."""
-    database = open_database(url, create=False)
-    try:
-        with database.reading() as connection:
-            return sql.scope_names(connection)
-    finally:
-        database.close()
+    with closing(open_database(url, create=False)) as database, database.reading() as connection:
+        return sql.scope_names(connection)
 
 
 def resolve_mark(scope: Scope, at: str | int) -> int:

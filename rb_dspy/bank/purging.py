@@ -74,9 +74,7 @@ def purged_name(name: str) -> list[str]:
 def purge_text(writer: SqlWriter, text: str) -> Purged:
     """Delete experiences and items that contain ``text``, in any version, and notes and pending rollouts.
 
-    Raises:
-        InputError: ``text`` is too short.
-        CorruptBank: A rollout cannot be read, so it is unknown what it contains.
+    Raises ``CorruptBank`` if a rollout cannot be read, so it is unknown what it contains.
     """
     if len(text.strip()) < _SHORTEST:
         raise InputError(f"the text to purge has {len(text.strip())} characters; expected at least {_SHORTEST}")

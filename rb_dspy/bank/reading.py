@@ -97,6 +97,11 @@ def marks_of(reader: Reader, id: str) -> dict[str, str]:
     return {name: last[name].note for name in sorted(last) if last[name].note and last[name].seq > rows[0].seq}
 
 
+def kept_marks(reader: Reader, id: str) -> dict[str, str]:
+    """The marks of an item or experience, without the one that its level shows."""
+    return {name: value for name, value in marks_of(reader, id).items() if name != APPROVED}
+
+
 def levels_of(reader: Reader, ids: Collection[str]) -> dict[str, int]:
     """The levels of items and experiences by id; removed ones count as they were, purged ones are left out."""
     approved = marked(reader, "item", APPROVED, ids) | marked(reader, "experience", APPROVED, ids)

@@ -52,14 +52,9 @@ class Plan:
     experiences: list[ExperienceRow]
     rows: list[ItemRow]
     """Item rows that end: of the experiences, and of the items themselves."""
-    items: tuple[str, ...]
-    """Items that lose their last row."""
     pending: dict[str, list[PendingKey]]
-
-    @property
-    def removal(self) -> Removal:
-        experiences = tuple(row.id for row in self.experiences)
-        return Removal(experiences=experiences, items=self.items, pending=tuple(self.pending))
+    removal: Removal
+    """What is removed by that; its items are those that lose their last row."""
 
 
 def source_of(reader: Reader, name: str, *, ended: bool, edits: bool) -> Source:
@@ -123,13 +118,14 @@ def plan(reader: Reader, name: str, kind: Literal["delete", "rollback"], *, desc
     ends = {row.seq for row in rows}
     ids = dict.fromkeys(row.id for row in rows)
     stays = {row.id for row in reader.items(ids=ids) if row.seq not in ends}
-    return Plan(
-        source=source,
-        experiences=reader.experiences(seqs=removed),
-        rows=rows,
+    experiences = reader.experiences(seqs=removed)
+    pending = source.pending(reader, shown=removed_items | cases if descendants else ())
+    removal = Removal(
+        experiences=tuple(row.id for row in experiences),
         items=tuple(id for id in ids if id not in stays),
-        pending=source.pending(reader, shown=removed_items | cases if descendants else ()),
+        pending=tuple(pending),
     )
+    return Plan(source, experiences, rows, pending, removal)
 
 
 def _viewers(reader: Reader, shown: Collection[str]) -> set[int]:

@@ -216,13 +216,11 @@ class _Results:
         for hit, row, result in self._lessons(hits):
             if row.id in seen:
                 continue
-            level, is_trusted = self._standing(row)
-            is_capped = not is_trusted
-            found = _Found(hit.seq, result, vectors.get(hit.seq), (level, is_trusted))
+            found = _Found(hit.seq, result, vectors.get(hit.seq), self._standing(row))
             better = self._better(found)
             if better is not None:
                 better.repeats += 1
-            kind = origin_class(row.origin)
+            kind, is_capped = origin_class(row.origin), not found.standing[1]
             if is_capped and places[kind] == self.trust.cap:
                 self.full.add(row.origin)
                 continue
@@ -239,9 +237,8 @@ class _Results:
 
     def _standing(self, row: ItemRow | ExperienceRow) -> tuple[int, bool]:
         """Its level, and whether it is one that is not capped."""
-        is_approved = row.seq in self.approved
-        is_capped = not is_approved and row.level < _OWNER and self.trust.is_capped(row.origin)
-        return _OWNER if is_approved else row.level, not is_capped
+        level = _OWNER if row.seq in self.approved else row.level
+        return level, level >= _OWNER or not self.trust.is_capped(row.origin)
 
     def _lessons(self, hits: Sequence[Hit]) -> Iterator[tuple[Hit, ItemRow | ExperienceRow, Retrieved]]:
         """The hits that may be shown, with their rows."""

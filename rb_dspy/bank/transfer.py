@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, Literal
 import pydantic
 
 from rb_dspy.bank.admission import NewExperience, admit, checked_draft, new_item, refused
-from rb_dspy.bank.reading import APPROVED, all_experiences, current_ids, experience_pages, marks_of
+from rb_dspy.bank.reading import all_experiences, current_ids, experience_pages, kept_marks
 from rb_dspy.bank.store.base import ExperienceRow, ItemRow, Unit
 from rb_dspy.bank.store.overlay import Scope
 from rb_dspy.bank.store.sql import SqlScope
@@ -90,12 +90,7 @@ class _Line(Frozen):
 
 
 def copy(source: SqlScope, target: SqlScope) -> int:
-    """Copy all rows of a scope to an empty one, in one transaction; returns the number of experiences.
-
-    Raises:
-        InputError: ``target`` is not empty.
-        EmbedderMismatch: Its bank belongs to another embedder.
-    """
+    """Copy all rows of a scope to an empty one, in one transaction; returns the number of experiences."""
     embedder = source.embedder()
     with source.reading() as reader, target.write(embedder=embedder) as writer:
         if writer.mark() or writer.pending(payload=False):
@@ -123,14 +118,10 @@ def write(path: Path, scope: Scope) -> int:
     """Write all experiences to ``path``, which is replaced when they are on disk. Returns their number.
 
     One transaction reads all of it, so that a purge by others does not make the file incomplete.
-
-    Raises:
-        InputError: ``path`` is not the name of a file.
-        StorageError: The file cannot be written.
     """
     with atomic_write(path, error=StorageError) as file, scope.reading() as reader:
         current = current_ids(reader)  # an import does not know the edits
-        marks = {id: marks_of(reader, id) for id in {entry.subject for entry in reader.journal(kinds=["mark"])}}
+        marks = {id: kept_marks(reader, id) for id in {entry.subject for entry in reader.journal(kinds=["mark"])}}
         count, (name, dimension) = len(reader.tally("experiences", ["seq"])), scope.embedder() or ("", 0)
         head = {"scope": scope.name, "embedder": name, "dimension": dimension, "experiences": count}
         file.write(encode({"format": FORMAT, "version": VERSION, **head}))
@@ -144,17 +135,7 @@ def write(path: Path, scope: Scope) -> int:
 
 
 def read(path: Path, trust: TrustConfig, origin: str = "", *, own: bool = False) -> Iterable[NewExperience]:
-    """Read and check all of a file of ``write``. The file is untrusted input.
-
-    Args:
-        path: The file.
-        trust: Decides the level of the origin.
-        origin: Replaces the origins in the file; empty: ``import:`` and 8 digits of the file's SHA-256.
-        own: Origins, levels and marks in the file stay.
-
-    Raises:
-        InputError: A line is not valid; the message gives its number.
-    """
+    """Read and check all of a file of ``write``, which is untrusted input. See ``MemoryBank.import_jsonl``."""
     real = Path(os.path.realpath(path))
     if is_database(real) or (real.exists() and not real.is_file()):  # a pipe cannot be read twice
         raise InputError(f"{path}: is not a text file, perhaps a bank; expected an export of a bank")
@@ -248,18 +229,15 @@ def _line(
     current: Mapping[str, Sequence[str]],
     marks: Mapping[str, Mapping[str, str]],
 ) -> bytes:
-    def own_marks(id: str) -> dict[str, str]:
-        return {name: value for name, value in marks.get(id, {}).items() if name != APPROVED}  # the level says so
-
     items = [
         item.model_dump(include={"id", "title", "description", "content", "kind", "data", "level"})
-        | {"marks": own_marks(item.id), "polarity": source.polarity, "distiller": source.distiller}
+        | {"marks": marks.get(item.id, {}), "polarity": source.polarity, "distiller": source.distiller}
         for item in experience.items
         for source in item.provenances
         if source.experience_id == experience.id
     ]
     parts = experience.model_dump(exclude={"scope", "seq", "items"}) | {"items": items}
-    parts["marks"] = own_marks(experience.id)
+    parts["marks"] = marks.get(experience.id, {})
     for name, ids in (("shown", experience.shown), ("cited", cited)):
         parts[name] = list(dict.fromkeys(new for id in ids for new in current.get(id, [id])))
     try:

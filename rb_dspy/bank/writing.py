@@ -12,7 +12,6 @@ import numpy as np
 
 from rb_dspy.bank.admission import (
     NewExperience,
-    Rollouts,
     corrected_id,
     corrects,
     identity,
@@ -22,7 +21,7 @@ from rb_dspy.bank.admission import (
     unpack_rollouts,
 )
 from rb_dspy.bank.embedding import embed
-from rb_dspy.bank.reading import APPROVED, key_of, levels_of, marks_of
+from rb_dspy.bank.reading import grouped, kept_marks, key_of, levels_of
 from rb_dspy.bank.removal import plan
 from rb_dspy.bank.store.base import (
     HELD,
@@ -76,15 +75,8 @@ def append(
 ) -> tuple[list[str], dict[str, Written]]:
     """Store experiences in transactions of 500; returns their ids, and, of those that are new, what was written last.
 
-    Stored experiences are not embedded again.
-
-    Args:
-        scope: Where to store them.
-        embedder: Called if there is anything to embed.
-        trust: Says from which cosine on two lessons are the same.
-        every: The experiences.
-        foreign: They come from another bank, so equal run and task ids do not mean the same attempt; see ``_distinct``.
-        guard: Hold lessons that say the same as a removed one.
+    Stored experiences are not embedded again. ``foreign``: they come from another bank, so equal run and task ids do
+    not mean the same attempt; see ``_distinct``. ``guard``: hold lessons that say the same as a removed one.
     """
     ids: list[str] = []
     written: dict[str, Written] = {}
@@ -300,34 +292,23 @@ def snapshot(writer: Writer, name: str, place: str) -> SnapshotRow:
     return row
 
 
-def record(
-    writer: Writer,
-    task: Task,
-    rollout: Trajectory,
-    *,
-    run_id: str,
-    shown: tuple[str, ...],
-    origin: str,
-    reward: float | None,
-    place: str,
-) -> None:
+def record(writer: Writer, row: PendingRow, task: Task, rollout: Trajectory, place: str) -> None:
     """Store a rollout that is not judged yet. Does nothing if it is stored or learned from, unless it corrects that.
 
     Raises ``InputError`` if the experience that was learned from it was removed.
     """
-    key = key_of(task, rollout, run_id=run_id)
-    stored = latest(writer, identity(task, [rollout], run_id=run_id))
+    key = row.key
+    (id,) = grouped([key])
+    stored = latest(writer, id)
     if stored is not None and stored.ended is not None:
         raise removed_since(place, task.id, stored.id)
     if stored is not None and not _is_corrected(stored, task, [rollout]):
         return
     is_stated = rollout.known_label or rollout.feedback
-    waiting = writer.pending(run_id=run_id, task_id=task.id) if is_stated else []
+    waiting = writer.pending(run_id=key.run_id, task_id=task.id) if is_stated else []
     if any(each.key == key and _is_corrected(each, task, [rollout]) for each in waiting):
         writer.remove_pending([key])
-    writer.add_pending(
-        PendingRow(key, Rollouts(task=task, trajectories=(rollout,), reward=reward).pack(), shown, now(), origin)
-    )
+    writer.add_pending(row)
 
 
 def edit(writer: Writer, id: str, new: ItemRow, vector: Vectors, note: str, location: str) -> None:
@@ -378,7 +359,7 @@ def remove(writer: Writer, name: str, kind: Literal["delete", "rollback"], *, de
     for row in going.rows:
         lost.setdefault(row.experience, []).append(row.id)
     entries = [Entry(last, row.id, kind, tuple(lost.get(row.seq, ())), note, time) for row in going.experiences]
-    entries += [Entry(last, id, kind, (), note, time) for id in sorted(going.source.items & set(going.items))]
+    entries += [Entry(last, id, kind, (), note, time) for id in sorted(going.source.items & set(going.removal.items))]
     writer.add(entries=entries)
     return going.removal
 
@@ -403,7 +384,7 @@ def undeleted(reader: Reader, row: ExperienceRow) -> NewExperience:
         marks=tuple(
             (new, name, value)
             for old, new in ((row.id, new_row.id), *((id, id) for id in items))
-            for name, value in _marks(reader, old).items()
+            for name, value in kept_marks(reader, old).items()
         ),
         stated=True,
     )
@@ -413,7 +394,7 @@ def undelete_item(writer: Writer, id: str, vector: Vectors, note: str, place: st
     """Add the rows of an item again that its removal ended. Raises ``InputError`` if their experiences are removed."""
     rows = writer.items(ids=[id], ended=True)
     givers = {row.seq: row.id for row in writer.experiences(seqs={row.experience for row in rows}, ended=True)}
-    level, marks = levels_of(writer, [id])[id], _marks(writer, id)
+    level, marks = levels_of(writer, [id])[id], kept_marks(writer, id)
     back = dict[int, ItemRow]()
     if any(row.ended is None for row in rows):
         return  # others were faster
@@ -432,11 +413,6 @@ def undelete_item(writer: Writer, id: str, vector: Vectors, note: str, place: st
         Entry(seq, id, "mark", (name,), marks[name], now()) for seq, name in enumerate(marks, first + len(new) + 1)
     ]
     writer.add(items=new, vectors=[("item", row.seq, vector) for row in new], entries=entries)
-
-
-def _marks(reader: Reader, id: str) -> dict[str, str]:
-    """The marks of a removed item or experience, without the one that its level shows."""
-    return {name: value for name, value in marks_of(reader, id).items() if name != APPROVED}
 
 
 def one_by_one(writer: Writer, works: Sequence[Callable[[Writer], None]]) -> list[None]:

@@ -59,15 +59,7 @@ class PostgresDatabase:
     """
 
     def __init__(self, url: str, *, create: bool = True) -> None:
-        """Connect; create the tables if they are missing and ``create`` is True.
-
-        Raises:
-            InputError: ``url`` is not a valid URL.
-            MissingDependency: The extra ``postgres`` is not installed.
-            SchemaTooNew: The tables were created by a newer version.
-            StorageError: The server cannot be reached or rejects the connection, pgvector is missing, or there is no
-                bank and ``create`` is False.
-        """
+        """Connect, as ``MemoryBank.open`` says; create the tables if they are missing and ``create`` is True."""
         target = _parsed(url)
         self.location = _location(target)
         self._closed = False

@@ -45,13 +45,7 @@ class SqliteDatabase:
     """
 
     def __init__(self, path: Path | None = None, *, create: bool = True, read_only: bool = False) -> None:
-        """Open the file; create it if it is missing and ``create`` is True. ``read_only``: do not change it at all.
-
-        Raises:
-            CorruptBank: The file is not a bank, or is a bank of the first edition.
-            SchemaTooNew: The file was written by a newer version.
-            StorageError: The file cannot be opened or created, or is missing and ``create`` is False.
-        """
+        """Open the file, as ``MemoryBank.open`` says; ``read_only``: do not change it at all."""
         self.location = ":memory:" if path is None else str(path)
         self.path = path
         self._closed = False
