@@ -43,15 +43,10 @@ _OTHER_ENGINES = ["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot", "*.msgpack",
 class LoadedModel(Protocol):
     """A loaded model; one thread at a time calls it."""
 
-    @property
-    def dimension(self) -> int:
-        """Length of a vector."""
-        ...
-
-    @property
-    def limit(self) -> int:
-        """Tokens that the model reads of a text, with those that mark its start and end; 0: not known."""
-        ...
+    dimension: int
+    """Length of a vector."""
+    limit: int
+    """Tokens that the model reads of a text, with those that mark its start and end; 0: not known."""
 
     def count(self, text: str) -> int:
         """Count the tokens of ``text``, also those beyond the limit."""
@@ -213,21 +208,14 @@ class SentenceTransformerEmbedder(LocalEmbedder):
     """Any sentence-transformers model.
 
     Args:
-        model: See ``LocalEmbedder``, as ``name``, ``dimension``, ``min_score`` and ``script``.
+        model: See ``LocalEmbedder``, as ``name`` and ``min_score``.
         device: Name of the device in torch.
     """
 
     def __init__(
-        self,
-        model: str,
-        *,
-        name: str | None = None,
-        device: str = "cpu",
-        dimension: int | None = None,
-        min_score: float | None = None,
-        script: str | None = None,
+        self, model: str, *, name: str | None = None, device: str = "cpu", min_score: float | None = None
     ) -> None:
-        super().__init__(model, name=name, dimension=dimension, min_score=min_score, script=script)
+        super().__init__(model, name=name, min_score=min_score)
         self._device = device
 
     def _open(self, folder: Path) -> LoadedModel:
@@ -254,14 +242,8 @@ class _SentenceTransformer:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-
-    @property
-    def dimension(self) -> int:
-        return int(self._model.get_embedding_dimension())
-
-    @property
-    def limit(self) -> int:
-        return int(self._model.max_seq_length or 0)
+        self.dimension = int(model.get_embedding_dimension())
+        self.limit = int(model.max_seq_length or 0)
 
     def count(self, text: str) -> int:
         return len(self._model.tokenizer.encode(text, verbose=False))

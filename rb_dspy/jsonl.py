@@ -22,13 +22,8 @@ def read_objects(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the objects in a file with their line numbers (from 1); blank lines are skipped.
 
-    Args:
-        path: The file.
-        expected: What each line should be, for messages.
-        error: Type of the error if the file cannot be read.
-
-    Raises:
-        InputError: The file is missing or empty, or a line is too long or not a JSON object in UTF-8.
+    Raises ``error`` if the file cannot be read, and ``InputError`` if it is missing or empty, or a line is too long or
+    not a JSON object in UTF-8; ``expected`` is what the message says that each line should be.
     """
     if path.is_dir() or not path.exists():
         problem = "is a folder" if path.is_dir() else "no such file"

@@ -140,11 +140,11 @@ class Rollouts(pydantic.BaseModel):
         return zlib.compress(json.dumps(self.model_dump(), separators=(",", ":")).encode("ascii"), 6)
 
 
-def unpack_rollouts(payload: bytes, what: str) -> Rollouts:
+def unpack_rollouts(payload: bytes | None, what: str) -> Rollouts:
     """Unpack the result of ``Rollouts.pack``. Raises ``CorruptBank``, whose message names ``what``."""
     try:
         engine = zlib.decompressobj()
-        text = engine.decompress(payload, _MOST)
+        text = engine.decompress(payload or b"", _MOST)
         if not engine.eof:
             raise ValueError("it is truncated or too large")
         return Rollouts.model_validate(json.loads(text))

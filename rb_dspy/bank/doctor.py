@@ -181,7 +181,7 @@ def _rows(scope: Scope, reader: Reader) -> Iterator[Finding]:
 
     for each in itertools.chain.from_iterable(experience_pages(reader, ended=True)):
         try:
-            unpack_rollouts(each.payload or b"", each.id)
+            unpack_rollouts(each.payload, each.id)
         except CorruptBank:
             yield finding(each.id, "its rollouts cannot be read")
     experiences = {row.seq for row in reader.experiences(ended=True)}
@@ -193,7 +193,7 @@ def _rows(scope: Scope, reader: Reader) -> Iterator[Finding]:
     for pending in reader.pending():
         (id,) = grouped([pending.key])
         try:
-            unpack_rollouts(pending.payload or b"", "it")
+            unpack_rollouts(pending.payload, "it")
         except CorruptBank as exc:
             yield finding(id, f"pending rollout of {pending.key.task_id}: {exc}", "pending")
 

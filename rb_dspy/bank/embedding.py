@@ -18,10 +18,9 @@ _BATCH = 100
 
 
 def embed(embedder: Embedder, texts: Sequence[str]) -> Vectors:
-    """Embed texts as unit float32 rows, shape ``(len(texts), dimension)``. Rows of another length are scaled.
+    """Embed texts as unit float32 rows; rows of another length are scaled.
 
-    Raises:
-        InvalidVector: The result has another shape, or a row is zero or contains NaN or infinity.
+    Raises ``InvalidVector`` if the result has another shape, or a row is zero or contains NaN or infinity.
     """
     answer = embedder.embed(texts)
     try:

@@ -92,7 +92,7 @@ def purge_text(writer: SqlWriter, text: str) -> Purged:
         return isinstance(value, str | int | float) and any(form in str(value) for form in forms)
 
     def has(payload: bytes | None, id: str) -> bool:
-        return contains(unpack_rollouts(payload or b"", f"the rollout of {id}").model_dump())
+        return contains(unpack_rollouts(payload, f"the rollout of {id}").model_dump())
 
     experiences = [
         row

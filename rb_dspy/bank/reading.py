@@ -175,7 +175,7 @@ def experiences_of(reader: Reader, rows: Iterable[ExperienceRow], scope: str) ->
     every = list(rows)
     seqs = [row.seq for row in every]
     rows_of: dict[int, list[ItemRow]] = {}
-    for row in reader.items(experiences=seqs):
+    for row in sorted(reader.items(experiences=seqs), key=lambda row: row.learned):
         rows_of.setdefault(row.experience, []).append(row)
     items = items_of(reader, {row.id for rows in rows_of.values() for row in rows}, scope)
     shown: dict[int, list[str]] = {}
@@ -185,12 +185,8 @@ def experiences_of(reader: Reader, rows: Iterable[ExperienceRow], scope: str) ->
     return [
         experience_of(
             row,
-            unpack_rollouts(row.payload or b"", f"experience {row.id}"),
-            [
-                items[each.id]
-                for each in sorted(rows_of.get(row.seq, ()), key=lambda each: each.learned)
-                if each.id in items
-            ],
+            unpack_rollouts(row.payload, f"experience {row.id}"),
+            [items[each.id] for each in rows_of.get(row.seq, ()) if each.id in items],
             shown.get(row.seq, ()),
             scope,
             "owner" if row.seq in approved else LEVELS[row.level],
@@ -394,9 +390,8 @@ def pending_of(rows: Sequence[PendingRow], items: dict[str, MemoryItem], bank: M
         group = [by_key[key] for key in keys]
         last = max(group, key=lambda row: row.tries)
         try:
-            rollouts = [
-                unpack_rollouts(row.payload or b"", f"pending rollout {id} of {group[0].key.task_id}") for row in group
-            ]
+            what = f"pending rollout {id} of {group[0].key.task_id}"
+            rollouts = [unpack_rollouts(row.payload, what) for row in group]
         except CorruptBank as exc:
             _log.warning("%s: skipped: %s", bank, exc)
             continue

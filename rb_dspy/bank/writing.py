@@ -160,7 +160,7 @@ def _current(reader: Reader, batch: Sequence[NewExperience]) -> tuple[list[NewEx
 
 
 def _is_corrected(row: ExperienceRow | PendingRow, task: Task, rollouts: Sequence[Trajectory]) -> bool:
-    return corrects(task, rollouts, unpack_rollouts(row.payload or b"", f"a rollout of {task.id}").trajectories)
+    return corrects(task, rollouts, unpack_rollouts(row.payload, f"a rollout of {task.id}").trajectories)
 
 
 def _distinct(reader: Reader, batch: Sequence[NewExperience]) -> tuple[list[NewExperience], set[str]]:
@@ -171,7 +171,7 @@ def _distinct(reader: Reader, batch: Sequence[NewExperience]) -> tuple[list[NewE
     """
     contents: dict[str, str] = {}
     for row in reader.experiences(ids={new.id for new in batch}, ended=True, payload=True):
-        stored = unpack_rollouts(row.payload or b"", f"experience {row.id}")
+        stored = unpack_rollouts(row.payload, f"experience {row.id}")
         contents[row.id] = identity(stored.task, stored.trajectories, run_id="")
     distinct = []
     for new in batch:
@@ -366,7 +366,7 @@ def remove(writer: Writer, name: str, kind: Literal["delete", "rollback"], *, de
 
 def undeleted(reader: Reader, row: ExperienceRow) -> NewExperience:
     """A removed experience, to be stored again with the items that it lost, as a correction is: under the next id."""
-    held = unpack_rollouts(row.payload or b"", f"experience {row.id}")
+    held = unpack_rollouts(row.payload, f"experience {row.id}")
     items = {item.id: item for item in reader.items(experiences={row.seq}, ended=True) if item.ended == row.ended}
     levels, uses = levels_of(reader, {row.id, *items}), reader.uses(experiences={row.seq})
     draft = ExperienceDraft(
@@ -437,7 +437,7 @@ def _corrections(reader: Reader, new: NewExperience) -> Iterator[PendingKey]:
     waiting = {row.key: row for row in reader.pending(run_id=run_id, task_id=task.id)}
     for rollout in new.draft.trajectories:
         row = waiting.get(key_of(task, rollout, run_id=run_id))
-        held = unpack_rollouts(row.payload or b"", f"a rollout of {task.id}").trajectories if row else ()
+        held = unpack_rollouts(row.payload, f"a rollout of {task.id}").trajectories if row else ()
         newer = corrects(task, held, [rollout])
         if row is None or (newer and (rollout.known_label or rollout.feedback)):
             raise InputError(

@@ -12,7 +12,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,13 +43,6 @@ _STEP = 10_000
 _log = logging.getLogger("rb_dspy.bank")
 
 
-class Shortlist(NamedTuple):
-    """Sorted positions of rows that may be the nearest of the first ``rows``."""
-
-    places: NDArray[np.int64]
-    rows: int
-
-
 class Ivf:
     """Finds candidates among the first rows of an index. Readers take no lock; one thread at a time builds.
 
@@ -57,12 +50,9 @@ class Ivf:
     """
 
     def __init__(self, rows: Callable[[], Vectors], exact_rows: int = EXACT_ROWS) -> None:
-        """Set the source of the rows; nothing is built yet.
+        """``rows``: a method that returns all current rows; they do not change, and new ones are added at the end.
 
-        Args:
-            rows: A method that returns all current rows; rows do not change, new ones are added at the end. The
-                reference is weak: a build stops early when the index no longer exists.
-            exact_rows: Nothing is built up to this many rows.
+        The reference to it is weak: a build stops early when the index no longer exists.
         """
         self._rows = weakref.WeakMethod(rows)
         self._exact_rows = exact_rows
@@ -73,10 +63,11 @@ class Ivf:
         """Number of rows in the cells."""
         return 0 if self._index is None else int(self._index.ntotal)
 
-    def shortlist(self, vector: Vectors, count: int, total: int) -> Shortlist | None:
+    def shortlist(self, vector: Vectors, count: int, total: int) -> tuple[NDArray[np.int64], int] | None:
         """Return candidates for the ``count`` nearest of the ``total`` current rows; None: search exactly.
 
-        Starts a build in the background when enough rows are in no cell.
+        Candidates are sorted positions among the first rows, with the number of these rows. Starts a build in the
+        background when enough rows are in no cell.
         """
         if total <= self._exact_rows:
             return None
@@ -88,7 +79,7 @@ class Ivf:
         if index is None or wanted > _MOST:
             return None
         _, places = index.search(vector[None], wanted)
-        return Shortlist(np.sort(places[(places >= 0) & (places < total)]), rows)
+        return np.sort(places[(places >= 0) & (places < total)]), rows
 
     def _start(self, total: int) -> None:
         thread = threading.Thread(target=self._build, args=(total,), name="rb_dspy-ivf", daemon=True)

@@ -96,9 +96,10 @@ class VectorIndex:
             return []
         shortlist = self._ivf.shortlist(vector, count, rows.count)
         if shortlist is not None:
-            near = self._search(_taken(rows, shortlist.places), vector, len(shortlist.places), only)
-            if len(near) >= max(count, len(shortlist.places) // _SHARE):
-                late = self._search(_taken(rows, slice(shortlist.rows, rows.count)), vector, count, only)
+            places, first = shortlist
+            near = self._search(_taken(rows, places), vector, len(places), only)
+            if len(near) >= max(count, len(places) // _SHARE):
+                late = self._search(_taken(rows, slice(first, rows.count)), vector, count, only)
                 return sorted([*near, *late], key=lambda hit: (-hit.score, -hit.seq))[:count]
         return self._search(rows, vector, count, only)
 

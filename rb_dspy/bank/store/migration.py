@@ -27,9 +27,7 @@ DROP TABLE exposures
 
 
 def migrate(connection: Connection, **types: str) -> None:
-    """Migrate, if the tables are of schema 1. ``types``: see ``tables.definitions``."""
-    if embedders.meta(connection)["schema"] != "1":
-        return  # another process was first
+    """Migrate tables of schema 1. ``types``: see ``tables.definitions``."""
     added = [each for each in tables.definitions(**types) if "uses" in each or "journal_changes" in each]
     for statement in [*added, *_STATEMENTS.format(**types).split(";\n")]:
         run(connection, statement, {})

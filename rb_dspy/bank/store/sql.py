@@ -319,9 +319,7 @@ class SqlScope(SqlReader):
     def write(self, *, embedder: tuple[str, int] | None = None, exclusive: bool = False) -> Iterator[SqlWriter]:
         """Open a transaction; ``embedder``: id and dimension of the one whose vectors are written.
 
-        Raises:
-            EmbedderMismatch: The bank belongs to another embedder.
-            StorageError: The database cannot be written.
+        Raises ``EmbedderMismatch`` if the bank belongs to another, and ``StorageError``.
         """
         with self.database.writing(None if exclusive else self.id) as connection:
             yield self._writer(connection, embedder)
