@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import re
@@ -273,12 +274,10 @@ def handwritten(reader: Reader, draft: MemoryDraft, origin: str) -> ExperienceDr
     task = Task(id=f"lesson-{item.id[1:]}", instruction=item_text(item))
     if any(row.task_id == task.id and row.origin == origin for row in reader.items(ids=[item.id])):
         return None
-    number = 0
-    while True:
+    for number in itertools.count():
         trajectory = Trajectory(task_id=task.id, rollout_id=str(number), stop_reason="external")
         if not reader.experiences(ids=[identity(task, [trajectory], run_id="")], ended=True):
             break
-        number += 1
     return ExperienceDraft(
         task=task,
         trajectories=(trajectory,),

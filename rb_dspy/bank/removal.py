@@ -31,17 +31,13 @@ class Source:
         ``shown``.
         """
         kind, _, value = self.name.partition(":")
-        run_id = value if kind == "run" and value else None
-        rows = reader.pending(payload=False)
-        shown_to = {row.key: set(row.shown) for row in rows}
-        named = {row.key for row in rows if kind == "origin" and value and row.origin == value}
-        return {
-            id: keys
-            for id, keys in grouped(shown_to).items()
-            if id in (self.name, *ids)
-            or keys[0].run_id == run_id
-            or any(key in named or shown_to[key] & set(shown) for key in keys)
-        }
+        rows, going = reader.pending(payload=False), set[PendingKey]()
+        for row in rows:
+            is_named = bool(value) and value == {"run": row.key.run_id, "origin": row.origin}.get(kind)
+            if is_named or not set(shown).isdisjoint(row.shown):
+                going.add(row.key)
+        groups = grouped(row.key for row in rows)
+        return {id: keys for id, keys in groups.items() if id in (self.name, *ids) or not going.isdisjoint(keys)}
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,7 @@ def is_log(data: dict[str, Any]) -> bool:
 
 
 def messages(logs: list[dict[str, Any]]) -> list[Any]:
-    """The messages of several calls, each once: a request repeats what was said before it.
-
-    Raises:
-        InvalidTrajectory: A request is no list, or a reply has no known form.
-    """
+    """The messages of several calls, each once: a request repeats what was said before it."""
     found: list[Any] = []
     before: list[Any] = []
     for i, log in enumerate(logs):

@@ -67,11 +67,7 @@ def _read_step(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def validate(fields: dict[str, Any]) -> Trajectory:
-    """Build a trajectory from its fields.
-
-    Raises:
-        InvalidTrajectory: A field is unknown, missing or of the wrong type, or there is neither a step nor an answer.
-    """
+    """Build a trajectory from its fields, of which at least a step or an answer is needed."""
     try:
         trajectory = Trajectory.model_validate(fields)
     except pydantic.ValidationError as exc:

@@ -170,7 +170,7 @@ def best(seqs: NDArray[np.int64], scores: NDArray[np.float32], count: int) -> li
     least = np.float32(_OUT)
     if count < len(scores):
         least = np.partition(scores, -count)[-count] - np.float32(10**-_DIGITS)  # others may be rounded to the same
-    chosen = np.flatnonzero((scores >= least) & (scores > _OUT)) if least <= _OUT else np.flatnonzero(scores >= least)
+    chosen = np.flatnonzero((scores >= least) & (scores > _OUT))
     rounded = np.round(scores[chosen], _DIGITS)
     order = np.lexsort((-seqs[chosen], -rounded))[:count]
     return [
