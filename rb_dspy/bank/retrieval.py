@@ -125,7 +125,7 @@ def find(
         is_all = len(passed) < count
         # what is read of items is one statement
         with nullcontext(scope.now()) if query.unit == "item" else scope.reading() as reader:
-            found = _Results(reader, scope.name, searcher.vectors, trust, query, approved).load(passed)
+            found = _Results(reader, scope, trust, query, approved).load(passed)
         if is_all or len(found.first) >= query.k or (count >= _WIDEST * query.k and len(found) >= query.k):
             return found.best(query.k)
         if new := found.full - full:  # what is left of an origin that has its places is not read again
@@ -190,8 +190,7 @@ class _Results:
     """
 
     reader: Reader
-    scope: str
-    vectors: Callable[[Sequence[int]], Mapping[int, Vectors]]
+    scope: Scope
     trust: TrustConfig
     query: Query
     approved: Collection[int]
@@ -210,7 +209,7 @@ class _Results:
     def load(self, hits: Sequence[Hit]) -> Self:
         seqs = [hit.seq for hit in hits]
         by_item = self.query.unit == "item"
-        vectors = self.vectors(seqs) if by_item and len(hits) > 1 and self.trust.near <= 1 else {}
+        vectors = self.scope.vectors("item", seqs) if by_item and len(hits) > 1 and self.trust.near <= 1 else {}
         places, seen = Counter[str](), set[str]()
         most = max(1, self.query.k - 1)
         for hit, row, result in self._lessons(hits):
@@ -257,7 +256,7 @@ class _Results:
                 ids.setdefault(each.experience, []).append(each.id)
             given = self.reader.items_with_experiences({id for every in ids.values() for id in every})
             rows = {row.seq: (row, row, ids.get(row.seq, ())) for row in self.reader.experiences(seqs=seqs)}
-        items = as_items(self.reader, given, self.scope, self.approved if by_item else None)
+        items = as_items(self.reader, given, self.scope.name, self.approved if by_item else None)
         for hit in hits:
             if hit.seq not in rows:
                 continue

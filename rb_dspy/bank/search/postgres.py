@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -80,9 +80,6 @@ class PostgresSearcher:
         )
         with self._reading() as (connection, _):
             return _hits(connection, statement, values)
-
-    def vectors(self, seqs: Sequence[int]) -> dict[int, Vectors]:
-        return self._scope.vectors("item", seqs)
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[Connection, int]]:

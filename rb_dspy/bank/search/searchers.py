@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -48,9 +47,6 @@ class StoreSearcher:
                 words.add(self._scope.texts(unit, after=mark, upto=upto))
             self._words[unit] = words, max(mark, upto)
         return words.search(query, count, lambda seqs: index.allowed(seqs, only))
-
-    def vectors(self, seqs: Sequence[int]) -> dict[int, Vectors]:
-        return self._vectors["item"][0].vectors(seqs) if "item" in self._vectors else {}
 
     def _index(self, unit: Unit) -> tuple[VectorIndex, int]:
         """Return the index, with everything committed before this call, and the last number in it."""
@@ -102,10 +98,6 @@ class OverlaySearcher:
         hits = self._base.matching(unit, query, count, self._below(only))
         return _merged(hits, [] if own is None else own.matching(unit, query, count, only), count)
 
-    def vectors(self, seqs: Sequence[int]) -> dict[int, Vectors]:
-        own = self._searcher()
-        return self._base.vectors(seqs) | ({} if own is None else own.vectors(seqs))
-
     def _below(self, only: Filter) -> Filter:
         born, hidden = self._overlay.born, self._overlay.hidden
         if only.at is not None:
@@ -130,5 +122,4 @@ Searcher = StoreSearcher | PostgresSearcher | OverlaySearcher
 
 ``embedder`` is the id of the embedder whose vectors were ranked last, empty if there were none. ``is_empty``: whether
 the scope has never had rows of a unit. ``nearest`` returns rows by cosine, ``matching`` those that share words.
-``vectors`` returns those of item rows that a search returned.
 """

@@ -134,12 +134,6 @@ class VectorIndex:
             passed &= np.asarray(seqs, np.int64) <= only.at
         return [bool(each) for each in passed]
 
-    def vectors(self, seqs: Sequence[int]) -> dict[int, Vectors]:
-        """The rows with these numbers; unknown ones are left out."""
-        rows = self._rows
-        places, found = _places(rows, np.asarray(seqs, np.int64))
-        return {seq: rows.vectors[place] for seq, place, known in zip(seqs, places, found, strict=True) if known}
-
     def _vectors(self) -> Vectors:
         rows = self._rows
         return rows.vectors[: rows.count]
