@@ -190,8 +190,7 @@ def _admitted(line: _Line, ids: dict[str, str], trust: TrustConfig, origin: str,
     texts = {"title", "description", "content"}
     drafts = [checked_draft(item.model_dump(include=texts), item.kind, item.data) for item in line.items]
     rows = [new_item(draft) for draft in drafts]
-    new_ids = [row.id for row in rows]
-    ids.update(zip((item.id for item in line.items), new_ids, strict=True))
+    ids.update({item.id: row.id for item, row in zip(line.items, rows, strict=True)})
     stated = f"the file names the origin {line.origin!r}" if line.origin and not own else ""
     draft = ExperienceDraft(
         task=line.task,
@@ -212,12 +211,12 @@ def _admitted(line: _Line, ids: dict[str, str], trust: TrustConfig, origin: str,
     ids[line.id] = new.id
     if not own:
         return replace(new, imported=True)
-    levels = {id: item.level for id, item in zip(new_ids, line.items, strict=True)}
-    marks = {new.id: line.marks, **{id: item.marks for id, item in zip(new_ids, line.items, strict=True)}}
+    stored = {row.id: item for row, item in zip(rows, line.items, strict=True)}
+    marks = {new.id: line.marks, **{id: item.marks for id, item in stored.items()}}
     return replace(
         new,
-        items=tuple(item._replace(level=LEVELS.index(levels[item.id])) for item in new.items),
-        held=frozenset(id for id, level in levels.items() if level == "held"),
+        items=tuple(item._replace(level=LEVELS.index(stored[item.id].level)) for item in new.items),
+        held=frozenset(id for id, item in stored.items() if item.level == "held"),
         stated=True,
         marks=tuple((id, name, value) for id, each in marks.items() for name, value in each.items()),
     )
