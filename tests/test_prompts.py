@@ -17,8 +17,8 @@ from hypothesis import given, strategies as st
 from rb_dspy import MaTTS, MemoryBank, MemoryDraft, ReasoningBank
 from rb_dspy.errors import DspyTooOld, InputError, SignatureChanged
 from rb_dspy.prompts import load_program, prompts_of, save_program, set_prompts, set_state, signatures_of, state_of
-from rb_dspy.testing import HashEmbedder, apprentice, scripted_lm
-from tests.compile.helpers import locks, program, scaled
+from rb_dspy.testing import HashEmbedder, scripted_lm
+from tests.compile.helpers import apprentice, locks, program, scaled
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 TURN = {"task": "Öffne „das“ Tor.", "action_rules": "a code", "observation": "A keypad.\n\t✓"}

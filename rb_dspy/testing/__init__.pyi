@@ -10,14 +10,11 @@ from .lm import (
     scripted_lm as scripted_lm,
 )
 from .locks import (
-    apprentice as apprentice,
     corridor as corridor,
     hall as hall,
     lock as lock,
     locks as locks,
     locksmith as locksmith,
     scripted_program as scripted_program,
-    serial_locks as serial_locks,
-    teacher as teacher,
     toys as toys,
 )

@@ -9,9 +9,8 @@ import pytest
 from rb_dspy import Backbones, ReasoningBank, Task
 from rb_dspy.errors import InputError
 from rb_dspy.prompts import prompts_of
-from rb_dspy.testing import apprentice, scripted_lm, toys
-from rb_dspy.testing.locks import EVIDENCE
-from tests.compile.helpers import compiled
+from rb_dspy.testing import scripted_lm, toys
+from tests.compile.helpers import EVIDENCE, apprentice, compiled
 
 
 def mine(task: Task, lessons: str) -> str:

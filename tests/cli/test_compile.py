@@ -13,9 +13,8 @@ from rb_dspy.cli import output
 from rb_dspy.cli.tasks import Source, compile_streams
 from rb_dspy.config import RunConfig
 from rb_dspy.program import ReasoningBank
-from rb_dspy.testing import Prompt, Reply, apprentice, scripted_lm, teacher
-from rb_dspy.testing.locks import EVIDENCE
-from tests.compile.helpers import locks
+from rb_dspy.testing import Prompt, Reply, scripted_lm
+from tests.compile.helpers import EVIDENCE, apprentice, locks, teacher
 from tests.served import CONFIG, Served, lines, private
 
 TEACHING = {"new_instruction", "proposed_instruction", "module_advice", "discussion"}

@@ -13,8 +13,8 @@ from rb_dspy.compile import OPTIMIZERS, Progress, compile_program
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError, MissingDependency
 from rb_dspy.schema import Outcome
 from rb_dspy.steps import Distilled
-from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply, apprentice, scripted_lm, teacher
-from tests.compile.helpers import compiled, locks, program, scaled, streams
+from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply, scripted_lm
+from tests.compile.helpers import apprentice, compiled, locks, program, scaled, streams, teacher
 
 SMALL: dict[str, Any] = {"streams": streams(2), "budget": 20}
 

@@ -10,9 +10,20 @@ import pytest
 from rb_dspy import Backbones, MaTTS, MemoryBank, MemoryDraft, ReasoningBank, Trajectory, Verdict
 from rb_dspy.compile import OPTIMIZERS, Metric, Progress
 from rb_dspy.prompts import prompts_of
-from rb_dspy.testing import HashEmbedder, Prompt, Reply, apprentice, scripted_lm, teacher, toys
-from rb_dspy.testing.locks import BACKWARDS, EVIDENCE, TEACH
-from tests.compile.helpers import compiled, compiled_step, locks, program, scaled, streams
+from rb_dspy.testing import HashEmbedder, Prompt, Reply, scripted_lm, toys
+from tests.compile.helpers import (
+    BACKWARDS,
+    EVIDENCE,
+    TEACH,
+    apprentice,
+    compiled,
+    compiled_step,
+    locks,
+    program,
+    scaled,
+    streams,
+    teacher,
+)
 
 
 def reader(prompt: Prompt) -> Reply:

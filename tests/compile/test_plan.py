@@ -13,9 +13,8 @@ from rb_dspy.compile import measure_compile, plan_compile
 from rb_dspy.errors import InputError
 from rb_dspy.prompts import load_program, prompts_of
 from rb_dspy.stream import fingerprint
-from rb_dspy.testing import apprentice, scripted_lm
-from rb_dspy.testing.locks import EVIDENCE
-from tests.compile.helpers import compiled_step, locks, program, scaled, streams
+from rb_dspy.testing import scripted_lm
+from tests.compile.helpers import EVIDENCE, apprentice, compiled_step, locks, program, scaled, streams
 
 
 def test_the_plan_says_what_is_run_and_what_it_can_show() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import dspy
 import pytest
 
-from rb_dspy.testing import Prompt, Reply, apprentice, scripted_lm, teacher
-from tests.compile.helpers import compiled, program, streams
+from rb_dspy.testing import Prompt, Reply, scripted_lm
+from tests.compile.helpers import apprentice, compiled, program, streams, teacher
 
 ROOT = Path(__file__).parents[2]
 

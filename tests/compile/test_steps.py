@@ -12,8 +12,8 @@ from rb_dspy.compile.steps import balanced, step_examples, step_module, stratifi
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Verdict
 from rb_dspy.stream import StreamProgram
-from rb_dspy.testing import HashEmbedder, Prompt, Reply, apprentice, scripted_lm
-from tests.compile.helpers import locks, program, scaled, streams
+from rb_dspy.testing import HashEmbedder, Prompt, Reply, scripted_lm
+from tests.compile.helpers import BACKWARDS, EVIDENCE, apprentice, locks, program, scaled, streams
 
 
 def report(student: Any, stream: TaskStream) -> Any:
@@ -113,3 +113,19 @@ def test_balanced_accuracy_is_one_half_for_a_judge_that_always_says_the_same() -
     one = dspy.Example(task=Task(id="a", instruction="A."))
     other = dspy.Example(task=Task(id="b", instruction="B."))
     assert balanced([one, one, other], [1.0, 0.0, 1.0]) == {"a": [pytest.approx(2 / 3)], "b": [pytest.approx(2 / 3)]}
+
+
+@pytest.mark.parametrize(("step", "sentence"), [("act", BACKWARDS), ("judge", EVIDENCE)])
+def test_a_better_prompt_makes_a_better_apprentice(step: str, sentence: str) -> None:
+    student = program()
+
+    def right() -> list[bool]:
+        results = report(student, TaskStream("serials", locks(3))).results
+        judged = [result.prediction.verdict.label == "success" for result in results]
+        pairs = zip(results, judged, strict=True)
+        return [result.solved if step == "act" else label == result.solved for result, label in pairs]
+
+    assert 0 < right().count(True) < 12
+    predictor = getattr(student, step).predict
+    predictor.signature = predictor.signature.with_instructions(f"{predictor.signature.instructions}\n{sentence}")
+    assert right() == [True] * 12
