@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rb_dspy.config import MattsMode
@@ -122,32 +123,27 @@ def _judge(view: _View) -> list[str]:
     return [f"Verdicts: {right} right, {len(wrong)} wrong{unread}.", *view.listed("Wrong verdicts:", wrong)]
 
 
-def _lessons(author: str) -> Callable[[_View], list[str]]:
-    def describe(view: _View) -> list[str]:
-        lessons: dict[str, tuple[float, TaskResult, str]] = {}
-        dropped: Entries = []
-        for result, prediction in view.done():
-            if author not in _authors(result, view.mode):
-                continue
-            if note := _NO_LESSON.search(prediction.experience.note):
-                dropped.append((result, f"on task {_quoted(result.task)}: {middle_cut(note[0], 300)}"))
-            for item in prediction.memory_items:  # the same text learned again is the same lesson
-                uses = [u for u, p in view.done() if u.outcome and any(shown.id == item.id for shown in p.memory.items)]
-                share = _solved(uses) / len(uses) if uses else 2.0
-                lessons.setdefault(item.id, (share, result, _lesson(result, item, uses)))
-        if not lessons and not dropped:
-            return ["You wrote none of the lessons of this stream."]
-        worst_first: Entries = [
-            (source, text) for _, source, text in sorted(lessons.values(), key=lambda each: each[0])
-        ]
-        without = view.scored(lessons=False)
-        return [
-            *view.listed("Lessons of yours, first those after which tasks failed:", worst_first, 2 * MAX_ENTRIES),
-            *view.listed("Lessons of yours that were not stored, and why:", dropped),
-            f"For comparison, tasks without any lesson: {_solved(without)} of {len(without)} solved.",
-        ]
-
-    return describe
+def _lessons(author: str, view: _View) -> list[str]:
+    lessons: dict[str, tuple[float, TaskResult, str]] = {}
+    dropped: Entries = []
+    for result, prediction in view.done():
+        if author not in _authors(result, view.mode):
+            continue
+        if note := _NO_LESSON.search(prediction.experience.note):
+            dropped.append((result, f"on task {_quoted(result.task)}: {middle_cut(note[0], 300)}"))
+        for item in prediction.memory_items:  # the same text learned again is the same lesson
+            uses = [u for u, p in view.done() if u.outcome and any(shown.id == item.id for shown in p.memory.items)]
+            share = _solved(uses) / len(uses) if uses else 2.0
+            lessons.setdefault(item.id, (share, result, _lesson(result, item, uses)))
+    if not lessons and not dropped:
+        return ["You wrote none of the lessons of this stream."]
+    worst_first: Entries = [(source, text) for _, source, text in sorted(lessons.values(), key=lambda each: each[0])]
+    without = view.scored(lessons=False)
+    return [
+        *view.listed("Lessons of yours, first those after which tasks failed:", worst_first, 2 * MAX_ENTRIES),
+        *view.listed("Lessons of yours that were not stored, and why:", dropped),
+        f"For comparison, tasks without any lesson: {_solved(without)} of {len(without)} solved.",
+    ]
 
 
 def _lesson(source: TaskResult, item: MemoryItem, uses: Sequence[TaskResult]) -> str:
@@ -206,43 +202,39 @@ def _selector(view: _View) -> list[str]:
     ]
 
 
-def _refine(first: bool) -> Callable[[_View], list[str]]:
+def _refine(first: bool, view: _View) -> list[str]:
     """Describe the first check of each task; with ``first`` False the later ones."""
-
-    def describe(view: _View) -> list[str]:
-        groups: dict[tuple[bool, str], Entries] = {}
-        for result, _ in view.done():
-            reached = 0  # number of the pass that a check looks at
-            for number, (check, rollout) in enumerate((c, r) for r in result.rollouts for c in r.checks):
-                passes = [*result.passes[reached : reached + 2], None, None]
-                reached += check.decision == "revise"
-                before, after = passes[0], passes[1] if check.decision == "revise" else passes[0]
-                if (number == 0) is not first or before is None or after is None:
-                    continue
-                at = f" The work ended at step {check.after}: {_step(rollout, check.after)}." if check.after else ""
-                now = f" It is {'right' if after.success else 'wrong'} now." if check.decision == "revise" else ""
-                text = f"{_quoted(result.task)}: your findings were: {middle_cut(check.findings, 240)}{at}{now}"
-                groups.setdefault((before.success, check.decision), []).append((result, text))
-        return [
-            f"Right work was confirmed {counted(len(groups.get((True, 'confirm'), ())), 'time')}.",
-            *view.listed("Wrong work that was confirmed:", groups.get((False, "confirm"), [])),
-            *view.listed("Right work that was changed:", groups.get((True, "revise"), [])),
-            *view.listed("Wrong work that was changed:", groups.get((False, "revise"), [])),
-        ]
-
-    return describe
+    groups: dict[tuple[bool, str], Entries] = {}
+    for result, _ in view.done():
+        reached = 0  # number of the pass that a check looks at
+        for number, (check, rollout) in enumerate((c, r) for r in result.rollouts for c in r.checks):
+            passes = [*result.passes[reached : reached + 2], None, None]
+            reached += check.decision == "revise"
+            before, after = passes[0], passes[1] if check.decision == "revise" else passes[0]
+            if (number == 0) is not first or before is None or after is None:
+                continue
+            at = f" The work ended at step {check.after}: {_step(rollout, check.after)}." if check.after else ""
+            now = f" It is {'right' if after.success else 'wrong'} now." if check.decision == "revise" else ""
+            text = f"{_quoted(result.task)}: your findings were: {middle_cut(check.findings, 240)}{at}{now}"
+            groups.setdefault((before.success, check.decision), []).append((result, text))
+    return [
+        f"Right work was confirmed {counted(len(groups.get((True, 'confirm'), ())), 'time')}.",
+        *view.listed("Wrong work that was confirmed:", groups.get((False, "confirm"), [])),
+        *view.listed("Right work that was changed:", groups.get((True, "revise"), [])),
+        *view.listed("Wrong work that was changed:", groups.get((False, "revise"), [])),
+    ]
 
 
 _PREDICTORS: dict[str, Callable[[_View], list[str]]] = {
     "act.predict": _agent,
     "judge.predict": _judge,
-    "distill.success": _lessons("distill.success"),
-    "distill.failure": _lessons("distill.failure"),
-    "review.predict": lambda view: [*_judge(view), *_lessons("review.predict")(view)],
-    "contrast.predict": _lessons("contrast.predict"),
+    "distill.success": partial(_lessons, "distill.success"),
+    "distill.failure": partial(_lessons, "distill.failure"),
+    "review.predict": lambda view: [*_judge(view), *_lessons("review.predict", view)],
+    "contrast.predict": partial(_lessons, "contrast.predict"),
     "select.predict": _selector,
-    "refine.first": _refine(first=True),
-    "refine.again": _refine(first=False),
+    "refine.first": partial(_refine, True),
+    "refine.again": partial(_refine, False),
 }
 
 

@@ -66,15 +66,6 @@ def optimize(optimizer: str | Any, job: Job) -> Any:
     return result
 
 
-def check_optimizer(optimizer: Any) -> None:
-    """Raise ``InputError`` if ``optimizer`` is neither a known name nor an optimizer of DSPy."""
-    if isinstance(optimizer, str):
-        if optimizer not in OPTIMIZERS:
-            raise InputError(f"unknown optimizer {optimizer!r}; expected {', '.join(OPTIMIZERS)}, or a dspy optimizer")
-    elif not callable(getattr(optimizer, "compile", None)):
-        raise InputError(f"got {type(optimizer).__name__} for optimizer; expected a name or an optimizer of DSPy")
-
-
 def optimizer_name(optimizer: Any) -> str:
     """The optimizer's name, or the name of its class."""
     return optimizer if isinstance(optimizer, str) else type(optimizer).__name__

@@ -10,7 +10,7 @@ import pydantic
 from rb_dspy.backbones import active
 from rb_dspy.backbones.usage import price_of
 from rb_dspy.bank import MemoryBank
-from rb_dspy.compile.optimizers import MINIBATCH, check_optimizer, optimizer_name
+from rb_dspy.compile.optimizers import MINIBATCH, OPTIMIZERS, optimizer_name
 from rb_dspy.compile.steps import STEPS, CompileStep, step_module
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation import Arm, detectable
@@ -108,7 +108,10 @@ def plan_compile(
     Raises:
         InputError: An argument is invalid.
     """
-    check_optimizer(optimizer)
+    if isinstance(optimizer, str) and optimizer not in OPTIMIZERS:
+        raise InputError(f"unknown optimizer {optimizer!r}; expected {', '.join(OPTIMIZERS)}, or a dspy optimizer")
+    if not isinstance(optimizer, str) and not callable(getattr(optimizer, "compile", None)):
+        raise InputError(f"got {type(optimizer).__name__} for optimizer; expected a name or an optimizer of DSPy")
     if step not in STEPS:
         raise InputError(f"unknown step {step!r}; expected {', '.join(STEPS)}")
     for name, value in (("budget", budget), ("threads", threads), ("orders", orders), ("window", window)):
