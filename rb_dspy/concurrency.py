@@ -24,6 +24,8 @@ from typing import Any, ParamSpec, TypeVar
 import anyio.to_thread
 import dspy
 
+from rb_dspy.errors import InfrastructureError, RBError, describe_error
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -40,6 +42,20 @@ def check_cancelled() -> None:
     """Raise ``Cancelled`` if a caller of this work was interrupted or canceled."""
     if any(flag.is_set() for flag in _flags.get()):
         raise Cancelled
+
+
+def guarded(what: str, call: Callable[[], T]) -> T:
+    """Call code of the user's; turn its exceptions into an ``InfrastructureError`` of this task. ``what``: for errors.
+
+    Raises ``Cancelled`` instead, as ``check_cancelled`` does.
+    """
+    check_cancelled()
+    try:
+        return call()
+    except RBError:
+        raise
+    except Exception as exc:
+        raise InfrastructureError(f"{what} failed: {describe_error(exc, 300)}") from exc
 
 
 @contextmanager

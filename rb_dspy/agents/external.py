@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from asyncio import CancelledError
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import dspy
 
 from rb_dspy.backbones import lent
-from rb_dspy.concurrency import check_cancelled, resolve
-from rb_dspy.environments.episode import guarded, open_environment
-from rb_dspy.errors import ConfigError, InfrastructureError, InvalidTrajectory, RBError, describe_error
+from rb_dspy.concurrency import guarded, resolve
+from rb_dspy.environments.episode import open_environment
+from rb_dspy.errors import ConfigError, InfrastructureError, InvalidTrajectory
 from rb_dspy.importers import to_trajectory
 from rb_dspy.protocols import Environment, EnvironmentFactory
 from rb_dspy.schema import Step, Task, Trajectory
@@ -72,8 +71,8 @@ class ExternalAct(dspy.Module):
             InfrastructureError: The agent or the environment failed, or the result cannot be read as a rollout.
         """
         with open_environment(environments, task, rollout) as environment:
-            parts = [task.instruction, guarded("reset", lambda: environment.reset(task))]
-            parts += [guarded("action_rules", lambda: environment.action_rules)]
+            parts = [task.instruction, guarded("the environment's reset", lambda: environment.reset(task))]
+            parts += [guarded("the environment's action_rules", lambda: environment.action_rules)]
             text = "\n\n".join(map(str, filter(None, parts))) if self._rules else task.instruction
             given = task.without_ground_truth().model_copy(update={"instruction": text})
             with lent("agent", temperature=temperature, rollout=rollout) as ledger:
@@ -83,14 +82,9 @@ class ExternalAct(dspy.Module):
 
     def _done(self, task: Task, lessons: str) -> Trajectory:
         """Call the agent, and read what it returns."""
-        check_cancelled()
         agent: Callable[..., Any] = self.agent
-        try:
-            result = resolve(agent(**self._inputs(task, lessons)) if self._inputs else agent(task, lessons))
-        except RBError:
-            raise
-        except (Exception, SystemExit, CancelledError) as exc:  # the last two of the agent's own code
-            raise InfrastructureError(f"the agent failed: {describe_error(exc, 300)}") from exc
+        named = self._inputs(task, lessons) if self._inputs else None
+        result = guarded("the agent", lambda: resolve(agent(**named) if named else agent(task, lessons)))
         if isinstance(result, str):
             result = {"steps": [{"action": result}], "answer": result}
         try:
@@ -105,7 +99,7 @@ def _answered(environment: Environment, trajectory: Trajectory) -> Trajectory:
     answer = trajectory.answer
     if answer is None:
         return trajectory
-    said, _ = guarded("step", lambda: environment.step(answer))
+    said, _ = guarded("the environment's step", lambda: environment.step(answer))
     *steps, last = trajectory.steps or (Step(action=answer),)
     seen = "\n\n".join(filter(None, [last.observation, str(said)]))
     return trajectory.model_copy(update={"steps": (*steps, last.model_copy(update={"observation": seen}))})

@@ -80,9 +80,10 @@ class Sql(EnvironmentFamily):
 
     def lessons(self, tasks: Sequence[Task]) -> Sequence[MemoryDraft]:
         """Return the lessons of a perfect memory: the evidence of ``tasks``, each sentence once."""
-        facts = dict.fromkeys(fact for task in tasks for fact in _sentences(_Args.of(task).evidence))
+        sentences = [each.strip() for task in tasks for each in _Args.of(task).evidence.split(";")]
         return [
-            MemoryDraft(title=fact[:80], description="When a query needs it.", content=f"{fact}.") for fact in facts
+            MemoryDraft(title=fact[:80], description="When a query needs it.", content=f"{fact}.")
+            for fact in dict.fromkeys(filter(None, sentences))
         ]
 
     def keeps_fact(self, task: Task, lesson: str) -> bool:
@@ -244,7 +245,3 @@ def _shown(rows: list[Row]) -> str:
 def _key(row: Row) -> Row:
     """Return a key that is equal for rows that count as the same: 3 is 3.0, and rounding makes no difference."""
     return tuple(round(float(value), 6) if isinstance(value, int | float) else value for value in row)
-
-
-def _sentences(evidence: str) -> list[str]:
-    return [each.strip() for each in evidence.split(";") if each.strip()]

@@ -9,10 +9,10 @@ import dspy
 
 from rb_dspy import signatures
 from rb_dspy.backbones import call, metered, value
-from rb_dspy.concurrency import check_cancelled
+from rb_dspy.concurrency import check_cancelled, guarded
 from rb_dspy.config import ActConfig
 from rb_dspy.content import observation_text
-from rb_dspy.environments.episode import guarded, open_environment
+from rb_dspy.environments.episode import open_environment
 from rb_dspy.errors import ContextOverflow, InfrastructureError, UnparseableOutput
 from rb_dspy.protocols import Environment, EnvironmentFactory
 from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage
@@ -78,8 +78,8 @@ class Episode:
         self._steps: list[Step] = []
         self._history: list[dict[str, Any]] = []
         self._stop: StopReason = "max_steps"
-        self._first_observation = _text(guarded("reset", lambda: environment.reset(task)), "reset")
-        rules = _text(guarded("action_rules", lambda: environment.action_rules), "rules")
+        self._first_observation = _text(guarded("the environment's reset", lambda: environment.reset(task)), "reset")
+        rules = _text(guarded("the environment's action_rules", lambda: environment.action_rules), "rules")
         self._turn: dict[str, Any] = {
             "task": escape_markers(task.instruction),
             "memory": memory.block,
@@ -120,7 +120,7 @@ class Episode:
         reopen: Callable[[], str | None] | None = getattr(self._environment, "reopen", None)
         if reopen is None or self._stop in ("context", "unparseable"):
             return False
-        observation = guarded("reopen", reopen)
+        observation = guarded("the environment's reopen", reopen)
         if observation is None:
             return False
         earlier = self._turn.get("observation", "")
@@ -133,7 +133,7 @@ class Episode:
         return Trajectory(
             task_id=self._task.id,
             steps=tuple(self._steps),
-            answer=_answer(guarded("answer", lambda: self._environment.answer())),
+            answer=_answer(guarded("the environment's answer", lambda: self._environment.answer())),
             first_observation=self._first_observation,
             rollout_id=str(self._rollout),
             stop_reason=self._stop,
@@ -143,7 +143,7 @@ class Episode:
 
     def _step(self, thought: str, shown_action: str) -> bool:
         action = self._actions.get(shown_action.strip(), shown_action)
-        result = guarded("step", lambda: self._environment.step(action))
+        result = guarded("the environment's step", lambda: self._environment.step(action))
         # numpy's bools are valid too, and 0 and 1
         if not (isinstance(result, tuple) and len(result) == 2 and str(result[1]) in ("True", "False", "0", "1")):
             raise InfrastructureError(
@@ -163,7 +163,7 @@ class Episode:
         pattern = getattr(self._environment, "action_pattern", None)
         if pattern:
             turn["action_pattern"] = pattern
-        valid = guarded("valid_actions", self._valid_actions)
+        valid = guarded("the environment's valid_actions", self._valid_actions)
         self._actions: dict[str, str] = {}
         if valid is not None:
             if isinstance(valid, str) or not all(isinstance(action, str) for action in valid):

@@ -8,9 +8,9 @@ import dspy
 
 from rb_dspy import signatures
 from rb_dspy.backbones import active, value
-from rb_dspy.concurrency import resolve
+from rb_dspy.concurrency import guarded, resolve
 from rb_dspy.config import JudgeConfig
-from rb_dspy.errors import InfrastructureError, RBError, UnparseableOutput, describe_error
+from rb_dspy.errors import InfrastructureError, UnparseableOutput
 from rb_dspy.protocols import Judge as JudgeProtocol
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps.ask import ask
@@ -57,13 +57,8 @@ def judge_rollout(judge: JudgeProtocol, task: Task, trajectory: Trajectory) -> V
         return Verdict(label=trajectory.known_label, reasons=trajectory.feedback or "stated by the caller")
     backbones = active()
     lm = backbones.lm("judge") if {"judge", "agent"} & backbones.own.keys() else dspy.settings.lm
-    try:
-        with dspy.context(lm=lm):
-            verdict = resolve(judge(task.without_ground_truth(), trajectory))
-    except RBError:
-        raise
-    except Exception as exc:
-        raise InfrastructureError(f"the judge failed: {describe_error(exc, 300)}") from exc
+    with dspy.context(lm=lm):
+        verdict = guarded("the judge", lambda: resolve(judge(task.without_ground_truth(), trajectory)))
     if not isinstance(verdict, Verdict):
         raise InfrastructureError(f"the judge returned {verdict!r:.200}; expected a Verdict")
     return verdict

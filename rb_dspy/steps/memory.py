@@ -47,7 +47,8 @@ def render(items: Iterable[MemoryItem], retrieved: Sequence[Retrieved] = (), max
     every = list({item.id: item for item in items}.values())  # several experiences may share an item
     quoted, used = dict[str, str](), 0
     for item in sorted(every, key=lambda item: bool(source_name(item.provenance.origin))):
-        texts = [_indented(text) for text in (item.title, item.description, item.content) if text]
+        parts = [escape_fields(text).strip() for text in (item.title, item.description, item.content) if text]
+        texts = ["\n>   ".join(part.splitlines()) for part in parts]
         body = [f"  {text}" if _NUMBERED.match(text) else text for text in texts[1:]]
         name = source_name(item.provenance.origin)
         text = "\n> ".join([f"{texts[0]}{f' (from {name})' if name else ''}", *body])
@@ -58,7 +59,3 @@ def render(items: Iterable[MemoryItem], retrieved: Sequence[Retrieved] = (), max
     shown = [item for item in every if item.id in quoted]
     lines = [f"> {number}. {quoted[item.id]}" for number, item in enumerate(shown, 1)]
     return Memory(tuple(retrieved), tuple(shown), "\n".join(lines) or NO_MEMORY)
-
-
-def _indented(text: str) -> str:
-    return "\n>   ".join(escape_fields(text).strip().splitlines())

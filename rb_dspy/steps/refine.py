@@ -60,7 +60,8 @@ class Refine(dspy.Module):
                     checks.append(check)
                     trajectory = episode.trajectory(ledger.usage(), checks)
                     if check.decision == "revise":
-                        if not episode.reopen(_note(check.findings)):
+                        found = f"You checked your work on this task before, and found:\n- {check.findings}"
+                        if not episode.reopen(found if check.findings else ""):
                             break
                         episode.play()
                         trajectory = episode.trajectory(ledger.usage(), checks)
@@ -88,8 +89,3 @@ class Refine(dspy.Module):
         except UnparseableOutput as exc:
             return Check(after=after, findings=f"not checked: {exc}", decision="confirm")
         return Check(after=after, findings=str(said.get("findings") or ""), decision=decision)
-
-
-def _note(findings: str) -> str:
-    """Return the findings of a check as the agent reads them when it continues; empty if there are none."""
-    return f"You checked your work on this task before, and found:\n- {findings}" if findings else ""

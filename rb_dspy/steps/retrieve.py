@@ -5,8 +5,9 @@ from __future__ import annotations
 import dspy
 
 from rb_dspy.bank import MemoryBank
+from rb_dspy.concurrency import guarded
 from rb_dspy.config import RetrieveConfig
-from rb_dspy.errors import InfrastructureError, RBError, describe_error
+from rb_dspy.errors import InfrastructureError
 from rb_dspy.protocols import Reranker
 from rb_dspy.schema import Retrieved, Task
 from rb_dspy.steps.memory import Memory, render
@@ -38,23 +39,14 @@ class Retrieve(dspy.Module):
             mode=config.mode,
             polarity=config.polarity,
         )
-        if self.reranker is not None and retrieved:
-            retrieved = self._reranked(task.key or task.instruction, retrieved)[: config.k]
+        if (reranker := self.reranker) is not None and retrieved:
+            ranked = guarded("the reranker", lambda: list(reranker(task.key or task.instruction, retrieved)))
+            if not all(isinstance(each, Retrieved) for each in ranked):
+                raise InfrastructureError("the reranker must return a list of the Retrieved objects passed to it")
+            retrieved = ranked[: config.k]
         elif config.mode == "dense" and retrieved:
             best = next((match.score for match in retrieved if match.outranks), -1.0)
             least = min(best, config.min_share * best) - 1e-5  # scores may be negative
             retrieved = [match for match in retrieved if match.score >= least]
         items = (item for match in retrieved for item in match.items)
         return render(items, retrieved, config.max_tokens)
-
-    def _reranked(self, query: str, retrieved: list[Retrieved]) -> list[Retrieved]:
-        assert self.reranker is not None
-        try:
-            ranked = list(self.reranker(query, retrieved))
-        except RBError:
-            raise
-        except Exception as exc:
-            raise InfrastructureError(f"the reranker failed: {describe_error(exc, 300)}") from exc
-        if not all(isinstance(each, Retrieved) for each in ranked):
-            raise InfrastructureError("the reranker must return a list of the Retrieved objects passed to it")
-        return ranked

@@ -27,12 +27,7 @@ class Review(dspy.Module):
         self.predict = dspy.Predict(signatures.Review)
 
     def forward(self, task: Task, trajectory: Trajectory) -> tuple[Verdict, Distilled]:
-        """Return what ``Judge`` and ``Distill`` return.
-
-        Raises:
-            UnparseableOutput: The answer could not be parsed.
-            InfrastructureError: The call failed.
-        """
+        """Return, and raise, what ``Judge`` and ``Distill`` do."""
 
         def inputs(max_tokens: int) -> dict[str, str]:
             return {
