@@ -58,12 +58,7 @@ class ExternalAct(dspy.Module):
         self._inputs = _inputs(agent)
 
     def forward(
-        self,
-        task: Task,
-        memory: Memory,
-        environments: EnvironmentFactory,
-        rollout: int = 0,
-        temperature: float = 0.0,
+        self, task: Task, memory: Memory, environments: EnvironmentFactory, rollout: int = 0, temperature: float = 0.0
     ) -> Trajectory:
         """Run one rollout of ``task``; its answer is the only action in the environment, which has the ground truth.
 

@@ -44,7 +44,6 @@ class Budget:
                 )
 
     def add(self, role: str, usage: RoleUsage, model: str) -> None:
-        """Add a call."""
         price = _price(role, usage, model) or 0.0
         with self._lock:
             self.tokens += usage.prompt_tokens + usage.completion_tokens

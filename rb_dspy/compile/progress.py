@@ -63,7 +63,6 @@ class Reporter:
         return time.monotonic() - self._started
 
     def phase(self, name: str, total: int) -> None:
-        """Begin a phase."""
         self._report(phase=name, done=0, total=total)
 
     def step(self, done: int | None = None) -> None:

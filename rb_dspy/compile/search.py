@@ -186,7 +186,6 @@ class Budgeted(dspy.Module):
         self._sample: Sample | None = None
 
     def forward(self, **inputs: Any) -> dspy.Prediction:
-        """Run the program on one example."""
         return self._search.call(self.program, inputs, self._sample)
 
     def get_lm(self) -> Any:

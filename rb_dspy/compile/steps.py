@@ -95,16 +95,13 @@ def step_examples(step: CompileStep, report: RunReport) -> list[Any]:
 
     ``decisive`` is the number of the step that decided the rollout, if another rollout shows it, else of the last step.
     """
-    examples: list[Any] = []
-    seen: set[object] = set()
+    examples: dict[object, Any] = {}
     for result in report.results:
         if result.prediction is None or not any(result.outcomes):
             continue
         for actions, example in {"judge": _judge, "select": _select, "agent": _agent}[step](result):
-            if (result.task.id, actions) not in seen:
-                seen.add((result.task.id, actions))
-                examples.append(example)
-    return examples
+            examples.setdefault((result.task.id, actions), example)
+    return list(examples.values())
 
 
 def stratified(examples: Sequence[Any], most: int, seed: str) -> list[Any]:

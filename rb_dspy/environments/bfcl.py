@@ -204,11 +204,7 @@ def _main_api(entry: dict[str, Any], calls: Sequence[str]) -> str | None:
 def _run(instances: dict[str, Any], calls: Sequence[str]) -> list[str]:
     """Make gold calls and return their results."""
     methods = _methods(instances)
-    results = []
-    for call in calls:
-        name, args, named = parse_call(call)
-        results.append(_text(methods[name], args, named))
-    return results
+    return [_text(methods[name], args, named) for name, args, named in map(parse_call, calls)]
 
 
 def _text(method: Callable[..., Any], args: Sequence[Any], named: dict[str, Any]) -> str:

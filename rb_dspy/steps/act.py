@@ -30,12 +30,7 @@ class Act(dspy.Module):
         self.predict = dspy.Predict(signatures.Act)
 
     def forward(
-        self,
-        task: Task,
-        memory: Memory,
-        environments: EnvironmentFactory,
-        rollout: int = 0,
-        temperature: float = 0.0,
+        self, task: Task, memory: Memory, environments: EnvironmentFactory, rollout: int = 0, temperature: float = 0.0
     ) -> Trajectory:
         """Run one rollout of ``task`` in its own environment.
 

@@ -114,7 +114,6 @@ class ScriptedEngine:
         self._lock = threading.Lock()
 
     def complete(self, request: lm15.Request) -> lm15.Response:
-        """Answer one request."""
         if self.latency:
             time.sleep(self.latency)
         prompt = _read(request)
@@ -141,11 +140,9 @@ class AsyncScriptedEngine:
         self.engine = engine
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
-        """Answer one request."""
         return await asyncio.to_thread(self.engine.complete, request)
 
     async def stream(self, request: lm15.Request) -> Any:
-        """The answer as events."""
         for event in lm15.response_to_events(await self.complete(request)):
             yield event
 

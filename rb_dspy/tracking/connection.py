@@ -101,7 +101,6 @@ class RunLog:
         self._failing = self._warned = False
 
     def retry(self) -> None:
-        """Try the store again."""
         self._failing = False
 
     def write(self, function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
@@ -125,7 +124,6 @@ class RunLog:
         self.write(mlflow.log_metrics, {name: value for name, value in values.items() if value is not None}, step=step)
 
     def tags(self, values: dict[str, Any]) -> None:
-        """Set tags."""
         client = mlflow.MlflowClient()
         for name, value in values.items():
             self.write(lambda run_id, name=name, value=value: client.set_tag(run_id, name, f"{value}"))

@@ -38,7 +38,8 @@ class Tracker:
     Without settings it uses MLflow's own: ``MLFLOW_TRACKING_URI``, ``mlflow.set_tracking_uri``,
     ``mlflow.set_experiment``, and an active run, inside which its runs are nested. ``TrackingConfig.uri`` and
     ``.experiment`` override them for the process, as ``mlflow.set_tracking_uri`` and ``mlflow.set_experiment`` do. If
-    the store fails during a run, one warning is logged and the run continues without it.
+    the store fails during a run, one warning is logged and the run continues without it. What needs registered programs
+    raises ``ConfigError`` if tracking is off, and ``InfrastructureError`` if the store failed.
 
     Args:
         config: Settings, or only the address; ``enabled=False`` tracks nothing and never imports MLflow.
@@ -164,8 +165,6 @@ class Tracker:
 
         Raises:
             InputError: The program cannot be stored, or the name cannot be used.
-            ConfigError: Tracking is off.
-            InfrastructureError: MLflow's store failed.
         """
         registry = self._registry()
         stored: dict[str, Any] = {"embedder": embedder, "environments": environments, "backbones": backbones}
@@ -182,8 +181,6 @@ class Tracker:
 
         Raises:
             InputError: There is no such version, or held-out tasks show no improvement and ``force`` is False.
-            ConfigError: Tracking is off.
-            InfrastructureError: MLflow's store failed.
         """
         self._registry().promote(name, version, force=force)
 
@@ -206,8 +203,6 @@ class Tracker:
         Raises:
             InputError: There is no such program or version, no champion, or rb_dspy did not register it.
             SignatureChanged: Its prompts were compiled for other signatures than those installed here.
-            ConfigError: Tracking is off.
-            InfrastructureError: MLflow's store failed.
         """
         return self._registry().load(name_or_uri, backbones, version)
 
