@@ -10,12 +10,12 @@ import dspy
 
 from rb_dspy.backbones import lent
 from rb_dspy.concurrency import guarded, resolve
-from rb_dspy.environments.episode import open_environment
 from rb_dspy.errors import ConfigError, InfrastructureError, InvalidTrajectory
 from rb_dspy.importers import to_trajectory
 from rb_dspy.protocols import Environment, EnvironmentFactory
 from rb_dspy.schema import Step, Task, Trajectory
 from rb_dspy.steps import Memory
+from rb_dspy.steps.act import open_environment
 
 _LESSONS = ("lessons", "memory")
 """Names of an input of a DSPy module that takes the lessons."""

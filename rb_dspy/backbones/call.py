@@ -11,10 +11,9 @@ from typing import Any
 import dspy
 
 from rb_dspy.backbones.answers import reading
-from rb_dspy.backbones.budget import budgets
 from rb_dspy.backbones.errors import translate
 from rb_dspy.backbones.roles import active
-from rb_dspy.backbones.usage import Ledger, metered, report
+from rb_dspy.backbones.usage import Ledger, budgets, metered, report
 from rb_dspy.concurrency import check_cancelled
 from rb_dspy.errors import UnparseableOutput
 
@@ -65,7 +64,7 @@ def call(
             raise
         raise error from exc
     finally:
-        _count(role, lm, tracker, started)
+        report(role, str(lm.model), tracker, time.perf_counter() - started)
     return prediction
 
 
@@ -88,14 +87,7 @@ def lent(role: str, *, temperature: float, rollout: int) -> Iterator[Ledger]:
             yield ledger
         finally:
             if tracker.usage_data:
-                _count(role, lm, tracker, started)
-
-
-def _count(role: str, lm: Any, tracker: Any, started: float) -> None:
-    """Add a call to the open ledgers and budgets."""
-    usage = report(role, tracker, time.perf_counter() - started)
-    for each in budgets():
-        each.add(role, usage, str(lm.model))
+                report(role, str(lm.model), tracker, time.perf_counter() - started)
 
 
 def value(prediction: dspy.Prediction, name: str, role: str) -> Any:

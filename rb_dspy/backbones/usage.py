@@ -1,11 +1,12 @@
-"""Usage per role: calls, tokens and seconds, even if rollouts run in threads; and what they cost.
+"""Usage per role: calls, tokens and seconds, even if rollouts run in threads; what they cost, and limits to it.
 
-Ledgers are stored in dspy's settings, which reach copied contexts and the threads that dspy starts.
+Ledgers and budgets are stored in dspy's settings, which reach copied contexts and the threads that dspy starts.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,9 +14,10 @@ from typing import Any
 import dspy
 from dspy.clients.model_metadata import model_info, rate
 
+from rb_dspy.errors import BudgetSpent, ConfigError
 from rb_dspy.schema import RoleUsage, Usage
 
-_KEY = "rb_dspy_ledgers"
+_LEDGERS, _BUDGETS = "rb_dspy_ledgers", "rb_dspy_budgets"
 
 
 class Ledger:
@@ -40,16 +42,17 @@ class Ledger:
 def metered() -> Iterator[Ledger]:
     """Count the calls that are made inside the block, in threads too. An outer ledger counts them as well."""
     ledger = Ledger()
-    with dspy.context(**{_KEY: (*dspy.settings.get(_KEY, ()), ledger)}):
+    with dspy.context(**{_LEDGERS: (*dspy.settings.get(_LEDGERS, ()), ledger)}):
         yield ledger
 
 
-def report(role: str, tracker: Any, seconds: float) -> RoleUsage:
-    """Add one call of ``role`` to every open ledger; returns what it used."""
+def report(role: str, model: str, tracker: Any, seconds: float) -> None:
+    """Add one call of ``role`` to every open ledger and budget."""
     usage = usage_of(tracker, seconds)
-    for ledger in dspy.settings.get(_KEY, ()):
+    for ledger in dspy.settings.get(_LEDGERS, ()):
         ledger.add(role, usage)
-    return usage
+    for each in budgets():
+        each.add(role, usage, model)
 
 
 def usage_of(tracker: Any, seconds: float) -> RoleUsage:
@@ -94,3 +97,73 @@ def price_of(usage: Usage, models: Mapping[str, str]) -> float | None:
             return None
         total += used.prompt_tokens * sent + used.completion_tokens * written
     return total
+
+
+class Budget:
+    """What the calls inside a ``budget`` have used. Thread-safe."""
+
+    def __init__(self, max_tokens: int | None, max_cost: float | None, max_minutes: float | None) -> None:
+        self._limits = {"tokens": max_tokens, "cost": max_cost, "minutes": max_minutes}
+        self._lock = threading.Lock()
+        self._started = time.monotonic()
+        self.tokens = 0
+        self.cost = 0.0
+
+    @property
+    def minutes(self) -> float:
+        """Minutes since the block was entered."""
+        return (time.monotonic() - self._started) / 60
+
+    def check(self, model: str) -> None:
+        """Raise ``BudgetSpent`` if a limit is reached; ``ConfigError`` if it is in dollars, and no price is known."""
+        if self._limits["cost"] is not None and _price("agent", RoleUsage(calls=1, prompt_tokens=1), model) is None:
+            raise ConfigError(f"max_cost: the price of {model} is not known; use max_tokens")
+        for name, unit in (("tokens", "{:,} tokens"), ("cost", "${:.2f}"), ("minutes", "{:.1f} minutes")):
+            limit, used = self._limits[name], getattr(self, name)
+            if limit is not None and used >= limit:
+                raise BudgetSpent(
+                    f"the budget of {unit.format(limit)} is spent ({unit.format(used)} used), so no model is called any"
+                    " more; what is done is kept: start the same again to continue"
+                )
+
+    def add(self, role: str, usage: RoleUsage, model: str) -> None:
+        price = _price(role, usage, model) or 0.0
+        with self._lock:
+            self.tokens += usage.prompt_tokens + usage.completion_tokens
+            self.cost += price
+
+
+def _price(role: str, usage: RoleUsage, model: str) -> float | None:
+    return price_of({role: usage}, {role: model})
+
+
+@contextmanager
+def budget(
+    *, max_tokens: int | None = None, max_cost: float | None = None, max_minutes: float | None = None
+) -> Iterator[Budget]:
+    """Limit what the calls inside the block use together, in threads too: runs, evaluations and compiles stop cleanly.
+
+    A call that has begun is finished, so the last one of each thread may exceed the limit. Answers from dspy's cache
+    are free. Budgets may be nested.
+
+    Args:
+        max_tokens: Prompt and completion tokens.
+        max_cost: US dollars, by the list prices that dspy knows; local models cost nothing.
+        max_minutes: Minutes since the block was entered.
+
+    Raises:
+        BudgetSpent: At the first call after a limit is reached.
+        ConfigError: A limit is not above 0; or the price of a model is not known, and there is a ``max_cost``.
+    """
+    for name, value in (("max_tokens", max_tokens), ("max_cost", max_cost), ("max_minutes", max_minutes)):
+        if value is not None and not value > 0:
+            raise ConfigError(f"{name}={value!r}: expected a number above 0, or None")
+    mine = Budget(max_tokens, max_cost, max_minutes)
+    with dspy.context(**{_BUDGETS: (*budgets(), mine)}):
+        yield mine
+
+
+def budgets() -> tuple[Budget, ...]:
+    """The budgets of this call."""
+    found: tuple[Budget, ...] = dspy.settings.get(_BUDGETS, ())
+    return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import dspy
@@ -12,13 +14,14 @@ from rb_dspy.backbones import call, metered, value
 from rb_dspy.concurrency import check_cancelled, guarded
 from rb_dspy.config import ActConfig
 from rb_dspy.content import observation_text
-from rb_dspy.environments.episode import open_environment
 from rb_dspy.errors import ContextOverflow, InfrastructureError, UnparseableOutput
 from rb_dspy.protocols import Environment, EnvironmentFactory
 from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.transcript import escape_fields, escape_markers
-from rb_dspy.text import cut, normalize
+from rb_dspy.text import cut, normalize, summary_line
+
+_log = logging.getLogger("rb_dspy")
 
 
 class Act(dspy.Module):
@@ -49,6 +52,23 @@ class Act(dspy.Module):
             episode = Episode(self, task, memory, environment, rollout, temperature)
             episode.play()
             return episode.trajectory(ledger.usage())
+
+
+@contextmanager
+def open_environment(environments: EnvironmentFactory, task: Task, rollout: int) -> Iterator[Environment]:
+    """Make the environment of a rollout and close it after the block.
+
+    Raises:
+        InfrastructureError: The factory failed. If ``close`` fails, only a warning is logged.
+    """
+    environment = guarded("the environment's factory", lambda: environments(task, str(rollout)))
+    try:
+        yield environment
+    finally:
+        try:
+            environment.close()
+        except Exception as exc:  # noqa: BLE001 (a user's environment may raise anything)
+            _log.warning("task %s: closing the environment failed: %s", task.id, summary_line(exc, 300))
 
 
 class Episode:

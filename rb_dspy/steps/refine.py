@@ -10,11 +10,10 @@ import dspy
 from rb_dspy import signatures
 from rb_dspy.backbones import metered, value
 from rb_dspy.config import RefineConfig
-from rb_dspy.environments.episode import open_environment
 from rb_dspy.errors import RBError, UnparseableOutput
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Check, Task, Trajectory
-from rb_dspy.steps.act import Act, Episode
+from rb_dspy.steps.act import Act, Episode, open_environment
 from rb_dspy.steps.ask import ask
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.transcript import escape_markers, rollout_fields
