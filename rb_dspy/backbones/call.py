@@ -64,7 +64,7 @@ def call(
             raise
         raise error from exc
     finally:
-        report(role, str(lm.model), tracker, time.perf_counter() - started)
+        report(role, lm, tracker, time.perf_counter() - started)
     return prediction
 
 
@@ -87,7 +87,7 @@ def lent(role: str, *, temperature: float, rollout: int) -> Iterator[Ledger]:
             yield ledger
         finally:
             if tracker.usage_data:
-                report(role, str(lm.model), tracker, time.perf_counter() - started)
+                report(role, lm, tracker, time.perf_counter() - started)
 
 
 def value(prediction: dspy.Prediction, name: str, role: str) -> Any:

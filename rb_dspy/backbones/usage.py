@@ -46,13 +46,13 @@ def metered() -> Iterator[Ledger]:
         yield ledger
 
 
-def report(role: str, model: str, tracker: Any, seconds: float) -> None:
-    """Add one call of ``role`` to every open ledger and budget."""
+def report(role: str, lm: Any, tracker: Any, seconds: float) -> None:
+    """Add one call of ``role`` to every open ledger and budget; ``lm`` is None for code with a model of its own."""
     usage = usage_of(tracker, seconds)
     for ledger in dspy.settings.get(_LEDGERS, ()):
         ledger.add(role, usage)
     for each in budgets():
-        each.add(role, usage, model)
+        each.add(role, usage, str(getattr(lm, "model", "")))
 
 
 def usage_of(tracker: Any, seconds: float) -> RoleUsage:

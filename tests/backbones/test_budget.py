@@ -6,11 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import dspy
 import pytest
 
-from rb_dspy import MaTTS, MemoryBank, budget, evaluate, run_stream
+from rb_dspy import MaTTS, MemoryBank, ReasoningBank, Task, budget, evaluate, run_stream
 from rb_dspy.errors import BudgetSpent, ConfigError
-from rb_dspy.testing import HashEmbedder, Prompt, Reply, locks, locksmith, scripted_program
+from rb_dspy.testing import HashEmbedder, Prompt, Reply, lock, locks, locksmith, scripted_lm, scripted_program, toys
 from tests.compile.helpers import compiled, program as lock_program
 
 
@@ -99,3 +100,16 @@ def test_a_known_price_is_counted() -> None:
     mine.add("agent", RoleUsage(calls=1, prompt_tokens=10_000_000), "openai/gpt-4o-mini")
     with pytest.raises(BudgetSpent, match=r"\$1.00 is spent"):
         mine.check("openai/gpt-4o-mini")
+
+
+def test_what_an_agent_with_a_model_of_its_own_uses_is_counted() -> None:
+    own = scripted_lm(lambda prompt: {"answer": "0000"})
+
+    def agent(task: Task, lessons: str) -> str:
+        with dspy.context(lm=own):
+            return str(dspy.Predict("task -> answer")(task=task.instruction).answer)
+
+    with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank, budget(max_tokens=10_000) as used:
+        done = ReasoningBank(agent=agent, environments=toys)(task=lock(), bank=bank, learn=False)
+    assert done.usage["agent"].calls == 1
+    assert used.tokens > 0
