@@ -15,6 +15,7 @@ import asyncio
 import contextvars
 import inspect
 import threading
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -54,7 +55,7 @@ def guarded(what: str, call: Callable[[], T]) -> T:
         return call()
     except RBError:
         raise
-    except Exception as exc:
+    except (Exception, SystemExit, CancelledError) as exc:  # the last two of the user's own code
         raise InfrastructureError(f"{what} failed: {describe_error(exc, 300)}") from exc
 
 

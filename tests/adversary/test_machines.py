@@ -175,7 +175,7 @@ def test_a_job_that_cannot_run_does_not_stop_the_others(
             settings={"bank": {"embedder": "minilm"}, "backbones": {"agent": {"model": "openai/x"}}},
         ),
     )
-    with pytest.raises(RBError, match="^job "):
+    with pytest.raises(RBError, match=r"^job "):
         work(bare_url)
     reports = {id: report for id, _, report in queued(bare_url)}
     assert reports[good] is not None, "one bad job at the head of the queue blocks every other, for ever"
