@@ -563,9 +563,12 @@ class MemoryBank:
             row = writing.latest(reader, id)
             new = None if row is None or row.ended is None else writing.undeleted(reader, row)
             gone = reading.ended_items(reader, writing.removed_rows(reader), self.scope).get(id)
+            here = bool(reading.items_of(reader, [id], self.scope)) or (row is not None and row.ended is None)
         if new is not None:
             writing.append(self._store, lambda: self.embedder, self.trust, [new])
             return self.get(new.id)
+        if gone is None and here:
+            raise InputError(f"{self}: {id} is not removed; nothing to bring back")
         if gone is None:
             raise self._unknown(id, "removed item or experience")
         embedder = self.embedder

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.cli import bank_change, options
-from rb_dspy.cli.output import emit, err, facts, one_line, out, rollout_number, say, table
+from rb_dspy.cli.output import emit, err, facts, one_line, out, print_rollout, say, table
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, InputError, RBError, UnparseableOutput
 from rb_dspy.schema import Change, Experience, MemoryDraft, MemoryItem
 from rb_dspy.text import counted
@@ -110,7 +109,7 @@ def origins(on: options.OnBank) -> None:
 @options.shared
 def show(
     on: options.OnBank,
-    id: Annotated[str, typer.Argument(help="Id of a lesson or of an experience.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="Id of a lesson or of an experience.")],
 ) -> None:
     """Show one lesson with its sources, or one experience with its full trajectory."""
     with on.open() as opened:
@@ -257,18 +256,7 @@ def _show_experience(experience: Experience, opened: MemoryBank) -> None:
     out.print(Text(one_line(about_line, 500), "dim"))
     several = len(experience.trajectories) > 1
     for at, (trajectory, verdict) in enumerate(zip(experience.trajectories, experience.verdicts, strict=True)):
-        number = rollout_number(trajectory.rollout_id)
-        submitted = ", submitted" if several and at == experience.submitted else ""
-        out.print(Text.assemble("\n", (f"rollout {number}", "bold"), f" ({trajectory.stop_reason}{submitted})"))
-        out.print(Padding(Text(trajectory.first_observation), (0, 0, 0, 2)))
-        grid = Table.grid(padding=(0, 1))
-        grid.add_column(width=9, justify="right", style="bold")
-        grid.add_column(overflow="fold")
-        for place, step in enumerate(trajectory.steps, 1):
-            grid.add_row(f"step {place}", Text(step.thought, "dim"))
-            grid.add_row("", Text(f"→ {step.action}", "cyan"))
-            grid.add_row("", Text(step.observation, "dim"))
-        out.print(grid)
+        print_rollout(trajectory, ", submitted" if several and at == experience.submitted else "")
         out.print(Text.assemble("verdict: ", (verdict.label, "bold"), "  ", (verdict.reasons, "dim")))
     if experience.shown:
         out.print(Text(f"\nlessons shown: {', '.join(experience.shown)}", "dim"))

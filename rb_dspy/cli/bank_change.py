@@ -53,7 +53,7 @@ def add(
 @options.shared
 def edit(
     on: options.OnBank,
-    id: Annotated[str, typer.Argument(help="Id of a lesson.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="Id of a lesson.")],
     title: Annotated[str | None, typer.Option(help="The new title.")] = None,
     description: Annotated[str | None, typer.Option(help="The new description.")] = None,
     content: Annotated[str | None, typer.Option(help="The new content.")] = None,
@@ -71,7 +71,7 @@ def edit(
 @options.shared
 def approve(
     on: options.OnBank,
-    id: Annotated[str, typer.Argument(help="Id of a lesson, or of an experience with its lessons.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="Id of a lesson, or of an experience with its lessons.")],
 ) -> None:
     """Trust a held lesson, or an experience and its lessons, as if you had written it: it is shown from now on."""
     with on.open() as opened:
@@ -84,7 +84,7 @@ def approve(
 @options.shared
 def reject(
     on: options.OnBank,
-    id: Annotated[str, typer.Argument(help="Id of a lesson or an experience.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="Id of a lesson or an experience.")],
     note: NoteOption = "",
 ) -> None:
     """Remove a lesson that you do not trust, or an experience with its lessons; what says nearly the same is held."""
@@ -96,7 +96,7 @@ def reject(
 @options.shared
 def delete(
     on: options.OnBank,
-    id: Annotated[str, typer.Argument(help="Id of a lesson, an experience, or pending rollouts.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="Id of a lesson, an experience, or pending rollouts.")],
     dry_run: DryRunOption = False,
     note: NoteOption = "",
 ) -> None:
@@ -112,7 +112,9 @@ def delete(
 @options.shared
 def undelete(
     on: options.OnBank,
-    id: Annotated[str, typer.Argument(help="Id of a lesson or an experience; bank list --deleted has the lessons.")],
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="Id of a lesson or an experience; bank list --deleted has the lessons.")
+    ],
     note: NoteOption = "",
 ) -> None:
     """Bring back a lesson, or an experience with its lessons, after a delete, reject or rollback."""

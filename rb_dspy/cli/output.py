@@ -102,11 +102,11 @@ def rollout_number(rollout_id: str) -> str:
     return str(int(rollout_id) + 1) if rollout_id.isdecimal() and len(rollout_id) < 10 else one_line(rollout_id)
 
 
-def print_rollout(trajectory: Any) -> None:
-    """Print each step: thought, action and observation."""
+def print_rollout(trajectory: Any, note: str = "") -> None:
+    """Print each step: thought, action and observation. ``note`` follows the reason why it ended."""
     out.print(
         Text.assemble(
-            "\n", (f"rollout {rollout_number(trajectory.rollout_id)}", "bold"), f" ({trajectory.stop_reason})"
+            "\n", (f"rollout {rollout_number(trajectory.rollout_id)}", "bold"), f" ({trajectory.stop_reason}{note})"
         )
     )
     out.print(Padding(Text(trajectory.first_observation), (0, 0, 0, 2)))
@@ -114,9 +114,11 @@ def print_rollout(trajectory: Any) -> None:
     grid.add_column(width=9, justify="right", style="bold")
     grid.add_column(overflow="fold")
     for place, step in enumerate(trajectory.steps, 1):
-        grid.add_row(f"step {place}", Text(step.thought, "dim"))
-        grid.add_row("", Text(f"→ {step.action}", "cyan"))
-        grid.add_row("", Text(step.observation, "dim"))
+        if step.thought:
+            grid.add_row(f"step {place}", Text(step.thought, "dim"))
+        grid.add_row("" if step.thought else f"step {place}", Text(f"→ {step.action}", "cyan"))
+        if step.observation:
+            grid.add_row("", Text(step.observation, "dim"))
     out.print(grid)
 
 

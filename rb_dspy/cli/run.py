@@ -34,8 +34,9 @@ def run(
     memory: Annotated[
         Literal["bank", "frozen", "none", "both"] | None,
         typer.Option(
+            metavar="MODE",
             help="bank: show lessons and learn; frozen: show, do not learn; none: neither; both: none, then bank, side"
-            f" by side, stores nothing; {options.default('run.memory', 'bank')}"
+            f" by side, stores nothing; {options.default('run.memory', 'bank')}",
         ),
     ] = None,
     bank: options.Bank = None,

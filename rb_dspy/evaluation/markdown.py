@@ -80,6 +80,8 @@ def sentences(report: Report) -> list[str]:
         f" seed {report.seed}, tasks {report.digest}."
     )
     design += " Exploratory: fewer than 100 tasks or 8 orders." if report.exploratory else ""
+    if report.taught_nothing:
+        design += f" {report.primary} learned no lesson, so this says nothing about memory."
     if report.too_small:
         design += f" A verdict needs {FEWEST}."
     elif gain := detectable(comparison.tasks, comparison.orders):

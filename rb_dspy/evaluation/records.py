@@ -256,8 +256,8 @@ def check_plan(folder: Path, plan: Mapping[str, Any]) -> bool:
             )
         was, now = (f"{json.dumps(each, ensure_ascii=False):.80}" for each in (was, now))
         raise InputError(
-            f"{folder}: has another evaluation: {key} was {was}, and is {now} now; pass another folder, or the same"
-            " arguments"
+            f"{folder}: has another evaluation: {key} was {was}, and is {now} now (the arguments, or"
+            " code of yours: its whole file counts); pass another folder"
         )
     return stored is not None
 

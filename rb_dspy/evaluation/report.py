@@ -123,6 +123,12 @@ class Report(pydantic.BaseModel, frozen=True):
             comparison.orders < MIN_ORDERS and not (alone and comparison.orders == 1)
         )
 
+    @property
+    def taught_nothing(self) -> bool:
+        """Whether no lesson was shown or learned in the primary arm, so that nothing is said about memory."""
+        arm = self.arms[self.primary]
+        return arm.memory not in ("none", "oracle") and not arm.learned and not arm.shown
+
     def rows(self) -> list[dict[str, Any]]:
         """One row for each arm: ``pandas.DataFrame(report.rows())``."""
         rows = []
@@ -176,6 +182,7 @@ class Report(pydantic.BaseModel, frozen=True):
     def __str__(self) -> str:
         note = ", exploratory" if self.exploratory else ""
         note += f"; a verdict needs {FEWEST}" if self.too_small else ""
+        note += f"; {self.primary} learned no lesson, so this says nothing about memory" if self.taught_nothing else ""
         return f"{self.verdict}: {self.baseline} -> {self.primary}: {self.comparisons[self.primary]}{note}"
 
     def __repr__(self) -> str:

@@ -158,6 +158,8 @@ def test_a_deleted_lesson_is_listed_and_brought_back(cli: Any, filled: list[Expe
     assert item.id in ok(cli, "list", "--deleted")
     assert "is back" in ok(cli, "undelete", item.id[:8], "--note", "it was right")
     assert "learned 2 times" in ok(cli, "list")
+    code, _, err = cli("bank", "undelete", item.id)
+    assert (code, "is not removed; nothing to bring back" in err) == (2, True)
     ok(cli, "rollback", "run:monday", "--yes")
     assert as_json(cli, "undelete", filled[0].id)[0]["items"][0]["id"] == item.id
 
