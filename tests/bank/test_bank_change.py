@@ -333,7 +333,7 @@ def test_a_deleted_item_comes_back_as_it_was(bank: MemoryBank) -> None:
     assert learn(bank, "t4", "Count the rows", again=False).items  # not refused as removed
     assert bank.doctor() == []
     for id in (item.id, "m" + "0" * 20):
-        with pytest.raises(InputError, match="is not removed|has no removed item or experience"):
+        with pytest.raises(InputError, match=r"is not removed|has no removed item or experience"):
             bank.undelete(id)
 
 
