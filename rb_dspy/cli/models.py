@@ -128,7 +128,7 @@ def preflight(*every: Settings, agent: bool = True, judge: bool = True, teacher:
         if each.program.learn == "one_call" and each.matts is None:
             wanted["judge"] = False  # the distiller's model judges too
         for role in (name for name, called in {**wanted, "selector": mode != "sequential"}.items() if called):
-            config = each.roles.get(role, each.roles["agent"])
+            config = each.roles[role if role in each.roles else "agent"]
             if config.model_dump_json() in asked:
                 continue
             asked.add(config.model_dump_json())
