@@ -389,7 +389,7 @@ class CompileConfig(_Config):
     """Number of task orders in scoring."""
     window: int | None = Field(default=None, ge=1)
     """Tasks in each example of step all; None: from 2 to 10, by the length of the streams."""
-    threads: int = Field(default=1, ge=1)
+    jobs: int = Field(default=1, ge=1)
     """Examples run in parallel."""
 
 

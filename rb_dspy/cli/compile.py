@@ -45,7 +45,7 @@ def compile_(
     ] = None,
     orders: Annotated[int | None, options.setting("compile.orders")] = None,
     window: Annotated[int | None, options.setting("compile.window")] = None,
-    threads: Annotated[int | None, options.setting("compile.threads")] = None,
+    jobs: Annotated[int | None, options.setting("compile.jobs", "--jobs", "-j")] = None,
     save: Annotated[Path, typer.Option("--save", metavar="FILE", help="File for the result.")] = Path("program.json"),
     register: Annotated[
         str | None, typer.Option(metavar="NAME", help="Register the result in MLflow, as champion if it improved.")
@@ -68,7 +68,7 @@ def compile_(
     from rb_dspy.prompts import read_state
 
     given = {"optimizer": optimizer, "step": step, "budget": budget, "orders": orders}
-    given |= {"window": window, "threads": threads}
+    given |= {"window": window, "jobs": jobs}
     chosen = on.settings(**{f"compile__{name}": value for name, value in given.items()})
     config = chosen.compile
     found = on.source(chosen)

@@ -39,7 +39,7 @@ def compile_program(
     orders: int = 8,
     window: int | None = None,
     seed: int = 0,
-    threads: int = 1,
+    jobs: int = 1,
     on_progress: OnProgress | None = None,
 ) -> Compiled:
     """Compile the prompts of ``program``, or of one step, and measure the change on held-out tasks.
@@ -62,7 +62,7 @@ def compile_program(
         orders: Number of orders in which the streams are scored; only for a whole program.
         window: Tasks in each example of a whole program; None: from 2 to 10, by the length of the streams.
         seed: Seed of the optimizer, the sampling of examples and the orders.
-        threads: Examples run in parallel. Above 1, DSPy runs an example again if it takes longer than two minutes.
+        jobs: Examples run in parallel. Above 1, DSPy runs an example again if it takes longer than two minutes.
         on_progress: Called after every metric call, task and example.
 
     Returns:
@@ -74,13 +74,13 @@ def compile_program(
         InfrastructureError: A server is down.
     """
     planned = plan_compile(
-        program, streams, optimizer, step=step, budget=budget, bank=bank, orders=orders, window=window, threads=threads
+        program, streams, optimizer, step=step, budget=budget, bank=bank, orders=orders, window=window, jobs=jobs
     )
     models = Models(program.backbones or active(), reflection)
     with Backbones().use(), metered() as ledger:  # the LM of ``dspy.context`` plays every role
         reporter = Reporter(on_progress, budget, ledger.usage)
         work = _copy(program)
-        setup = Setup(work, step, streams, bank, embedder, models, reporter, budget, orders, seed, threads)
+        setup = Setup(work, step, streams, bank, embedder, models, reporter, budget, orders, seed, jobs)
         examples = stream_examples(setup, planned.window) if step == "all" else run_examples(setup)
         check_budget(budget, len(examples.train), len(examples.dev))
 
@@ -88,7 +88,7 @@ def compile_program(
         student = Budgeted(step_module(work.deepcopy(), step), search)
         reporter.phase(optimizer_name(optimizer), budget)
         with dspy.track_usage() as reflected:
-            best = optimize(optimizer, Job(student, search, examples.train, examples.dev, seed, threads))
+            best = optimize(optimizer, Job(student, search, examples.train, examples.dev, seed, jobs))
 
         before = prompts_of(work)
         chosen = {name.removeprefix(PREFIX): prompts for name, prompts in prompts_of(best).items()}

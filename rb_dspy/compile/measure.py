@@ -38,7 +38,7 @@ def compare_streams(setup: Setup, changed: BankProgram | None, stream: TaskStrea
             {name: Arm(each, backbones=setup.models.backbones, bank=setup.bank) for name, each in programs.items()},
             stream,
             orders=setup.orders,
-            jobs=setup.threads,
+            jobs=setup.jobs,
             seed=setup.seed,
             baseline="before",
             embedder=setup.embedder,
@@ -82,7 +82,7 @@ def _score(
             raise
         return score
 
-    results = run_parallel([partial(run, example) for example in examples], setup.threads)
+    results = run_parallel([partial(run, example) for example in examples], setup.jobs)
     if fatal:
         raise fatal[0]
     errors = [(example, each) for example, each in zip(examples, results, strict=True) if isinstance(each, Exception)]

@@ -40,7 +40,7 @@ class Job:
     train: Sequence[Any]
     dev: Sequence[Any]
     seed: int
-    threads: int
+    jobs: int
 
 
 def optimize(optimizer: str | Any, job: Job) -> Any:
@@ -84,7 +84,7 @@ def _gepa(job: Job) -> Any:
         reflection_lm=job.search.models.reflection,
         reflection_minibatch_size=min(MINIBATCH, len(job.train)),
         component_selector=_CalledInTurn(job.student),
-        num_threads=job.threads,
+        num_threads=job.jobs,
         seed=job.seed,
         warn_on_score_mismatch=False,
         gepa_kwargs={"stop_callbacks": lambda state: job.search.over},
@@ -129,7 +129,7 @@ def _miprov2(job: Job) -> Any:
         num_candidates=sets,
         max_bootstrapped_demos=MAX_DEMOS,
         max_labeled_demos=0,
-        num_threads=job.threads,
+        num_threads=job.jobs,
         max_errors=_NEVER,
         seed=job.seed,
     )
@@ -168,7 +168,7 @@ def _simba(job: Job) -> Any:
         max_steps=steps,
         max_demos=MAX_DEMOS,
         prompt_model=job.search.models.reflection,
-        num_threads=job.threads,
+        num_threads=job.jobs,
     )
     return optimizer.compile(job.student, trainset=_drawn(job, 2 * batch), seed=job.seed)
 
@@ -187,7 +187,7 @@ def _bootstrap_rs(job: Job) -> Any:
         max_bootstrapped_demos=MAX_DEMOS,
         max_labeled_demos=0,
         num_candidate_programs=draws,
-        num_threads=job.threads,
+        num_threads=job.jobs,
         max_errors=_NEVER,
         stop_at_score=100,
     )

@@ -99,7 +99,7 @@ def plan_compile(
     bank: MemoryBank | None = None,
     orders: int = 8,
     window: int | None = None,
-    threads: int = 1,
+    jobs: int = 1,
 ) -> CompilePlan:
     """Plan ``compile_program`` with these arguments: examples, runs, and the gain that it can show.
 
@@ -114,7 +114,7 @@ def plan_compile(
         raise InputError(f"got {type(optimizer).__name__} for optimizer; expected a name or an optimizer of DSPy")
     if step not in STEPS:
         raise InputError(f"unknown step {step!r}; expected {', '.join(STEPS)}")
-    for name, value in (("budget", budget), ("threads", threads), ("orders", orders), ("window", window)):
+    for name, value in (("budget", budget), ("jobs", jobs), ("orders", orders), ("window", window)):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise InputError(f"{name} is {value!r}; expected a number of at least 1")
     if not isinstance(program, BankProgram):

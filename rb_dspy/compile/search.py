@@ -42,7 +42,7 @@ class Setup:
     budget: int
     orders: int
     seed: int
-    threads: int
+    jobs: int
 
     def run(self, module: Any, inputs: dict[str, Any]) -> dspy.Prediction:
         """Run ``module(program)`` on the inputs of one example, with the language models that are in use."""

@@ -207,7 +207,7 @@ def test_questions_without_answers_are_refused_before_a_model_is_asked() -> None
         ({"budget": 5}, "a budget of 5 metric calls is too small"),
         ({"orders": 0}, "orders is 0"),
         ({"window": 0}, "window is 0"),
-        ({"threads": -1}, "threads is -1"),
+        ({"jobs": -1}, "jobs is -1"),
         ({"bank": "x.sqlite"}, "got str for bank"),
         ({"step": "select"}, "a ReasoningBank does not select"),
         ({"streams": [1]}, "got list for streams"),

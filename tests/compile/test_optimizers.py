@@ -194,7 +194,7 @@ def test_demonstrations_come_from_solved_tasks_only() -> None:
 
 def test_the_same_seed_gives_the_same_and_threads_do_not_matter() -> None:
     one, three = (
-        compiled(step="judge", threads=threads, seed=1).model_dump(exclude={"seconds", "usage"}) for threads in (1, 3)
+        compiled(step="judge", jobs=threads, seed=1).model_dump(exclude={"seconds", "usage"}) for threads in (1, 3)
     )
     assert one == three
 
