@@ -236,7 +236,7 @@ from threadpoolctl import threadpool_info
 from rb_dspy import MemoryBank
 path = sys.argv[1]
 bank = MemoryBank.open(path, scope="s")
-embed, texts = bank.embedder.embed, [f"{n} refund " * 60 for n in range(12)]
+embed, texts = bank.embedder.embed, [f"{n} refund " * 60 for n in range(200)]
 pools = lambda: {(pool["filepath"], pool["num_threads"]) for pool in threadpool_info()}
 threads = pools()
 bank.add("Refund limit", "Refunds above 100 EUR need a manager.")
