@@ -236,7 +236,7 @@ from threadpoolctl import threadpool_info
 from rb_dspy import MemoryBank
 path = sys.argv[1]
 bank = MemoryBank.open(path, scope="s")
-embed, texts = bank.embedder.embed, [f"{n} refund " * 60 for n in range(200)]
+embed, texts = bank.embedder.embed, [f"{n} refund " * 60 for n in range(12)]
 pools = lambda: {(pool["filepath"], pool["num_threads"]) for pool in threadpool_info()}
 threads = pools()
 bank.add("Refund limit", "Refunds above 100 EUR need a manager.")
@@ -271,7 +271,9 @@ print("parent", len(bank.retrieve("refund 250 EUR", unit="item")), threads <= po
 def test_it_works_or_is_refused_after_a_fork(tmp_path: Path) -> None:
     said = finish(start(FORKED, str(tmp_path / "bank.sqlite"))).splitlines()
     inherited = ["inherited StorageError True", "inherited write StorageError True"]
-    assert said == ["reopened 1", "new 23", *inherited, "while embedding InfrastructureError True", "parent 1 True"]
+    meanwhile = said.pop(4)  # a fork waits for a step of the model, by chance for the last one: then it works
+    assert meanwhile in ("while embedding InfrastructureError True", "while embedding 1")
+    assert said == ["reopened 1", "new 23", *inherited, "parent 1 True"]
 
 
 def test_names_of_plugins(embedder: MiniLMEmbedder) -> None:
