@@ -492,3 +492,21 @@ def test_a_connection_from_before_the_bank_was_made_learns_its_types(
     with open_bank(bare_url) as bank:
         add(bank)
         assert len(bank.retrieve("sort", unit="item")) == 1
+
+
+def test_a_new_bank_that_many_threads_open_at_once_is_made_once(bare_url: str) -> None:
+    together, errors = threading.Barrier(24), list[Exception]()
+
+    def opens(number: int) -> None:
+        together.wait()
+        try:
+            open_bank(bare_url, scope=f"scope {number}").close()
+        except StorageError as exc:
+            errors.append(exc)
+
+    threads = [threading.Thread(target=opens, args=(number,)) for number in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []

@@ -160,7 +160,7 @@ class PostgresDatabase:
 
     def _make_tables(self) -> None:
         with self.writing() as connection:
-            if self._schema(connection):  # another process was first
+            if connection.execute(_EXISTS_NOW).scalar_one():  # another process was first
                 return
             if not connection.execute(_SCHEMA_EXISTS).scalar_one():
                 connection.exec_driver_sql(f"CREATE SCHEMA {SCHEMA_NAME}")
@@ -260,7 +260,11 @@ _LOCK_BANK = text(f"SELECT pg_advisory_xact_lock({_LOCKS}, 0)")
 _LOCK_SCOPE = text(f"SELECT pg_advisory_xact_lock_shared({_LOCKS}, 0), pg_advisory_xact_lock({_LOCKS}, :scope)")
 _LARGEST = text("SELECT max(seq) FROM scopes")
 _EXISTS = text(f"SELECT to_regclass('{SCHEMA_NAME}.meta') IS NOT NULL")
-_SCHEMA_EXISTS = text(f"SELECT to_regnamespace('{SCHEMA_NAME}') IS NOT NULL")
+# After a lock, ask the catalog: to_regclass may answer from a cache that is older than what the lock waited for.
+_EXISTS_NOW = text(
+    f"SELECT EXISTS (SELECT FROM pg_catalog.pg_tables WHERE schemaname = '{SCHEMA_NAME}' AND tablename = 'meta')"
+)
+_SCHEMA_EXISTS = text(f"SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = '{SCHEMA_NAME}')")
 _TABLES = text(f"SELECT tablename FROM pg_tables WHERE schemaname = '{SCHEMA_NAME}'")
 _VERSION = text("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
 _INDEXES = text(
