@@ -187,4 +187,3 @@ def purge_records(folder: Path, purged: Purged) -> None:
                     file.write(text)
         except Timeout:
             raise StorageError(f"{path}: the run is active, so nothing is purged; purge when it has ended") from None
-        path.with_suffix(".lock").unlink(missing_ok=True)

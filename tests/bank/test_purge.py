@@ -239,7 +239,7 @@ def test_a_purge_reaches_the_records_of_runs(tmp_path: Path, by: str) -> None:
     if by != "item":
         assert SECRET.encode() not in (runs / "r.jsonl").read_bytes()
     assert (runs / "foreign.jsonl").read_bytes() == foreign
-    assert sorted(file.name for file in runs.iterdir()) == ["foreign.jsonl", "r.jsonl"]
+    assert sorted(file.name for file in runs.iterdir()) == ["foreign.jsonl", "r.jsonl", "r.lock"]
 
 
 def test_a_fork_outlives_a_purge_of_what_it_edited(url: str | Path) -> None:
