@@ -6,6 +6,7 @@ import ast
 import functools
 import inspect
 import keyword
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -131,6 +132,10 @@ class Functions(Environment):
         return result if isinstance(result, str) else observation_text(result)
 
 
+# CPython 3.11 counts the depth of a tree for all threads together: "AST constructor recursion depth mismatch".
+_PARSER = threading.Lock()
+
+
 def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     """Parse a call such as ``f(1, b="x")`` into name and arguments. Nothing is evaluated: arguments are literals.
 
@@ -141,7 +146,8 @@ def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     try:
         if len(text) > MAX_CALL:
             raise InputError(f"the call has {len(text):,} characters; at most {MAX_CALL:,} are read")
-        call = ast.parse(text.strip(), mode="eval").body
+        with _PARSER:
+            call = ast.parse(text.strip(), mode="eval").body
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
             raise InputError(f"this is no call; {expected}")
         named = {each.arg: ast.literal_eval(each.value) for each in call.keywords if each.arg is not None}
