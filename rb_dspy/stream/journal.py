@@ -45,7 +45,7 @@ class Record:
     ended: dict[tuple[str, str], Ended] = field(default_factory=dict)
     """Task id and rollout id -> how the rollout ended."""
     spent: dict[str, Usage] = field(default_factory=dict)
-    """Task id -> what it had used when its last rollout ended."""
+    """Task id -> what the run has used for it, up to its last entry."""
 
     @property
     def id(self) -> str:
@@ -77,6 +77,10 @@ class Record:
         used = _USAGE.dump_python(usage, mode="json")
         self._store({"rollout": rollout_id, "of": task_id, "passes": outcomes, "error": ended.error, "usage": used})
 
+    def spend(self, task_id: str, usage: Usage) -> None:
+        """Store what a task has used that was stopped before its row."""
+        self._store({"of": task_id, "usage": _USAGE.dump_python(usage, mode="json")})
+
     def attach(self, task_id: str, value: Mapping[str, Any]) -> None:
         """See ``Journal.attach``."""
         if self.journal is not None:
@@ -90,7 +94,8 @@ class Record:
             elif "rollout" in entry:
                 passes = tuple(None if each is None else Outcome(**each) for each in entry["passes"])
                 self.ended[entry["of"], entry["rollout"]] = Ended(passes, entry["error"])
-                self.spent[entry["of"]] = _USAGE.validate_python(entry["usage"])
+            if "usage" in entry:
+                self.spent[entry.get("task") or entry["of"]] = _USAGE.validate_python(entry["usage"])
         return self
 
     def _store(self, entry: Mapping[str, Any]) -> None:
@@ -103,7 +108,7 @@ class Record:
         """Lock this run. Raises ``InputError`` if it is active in another process."""
         with self.journal.lock(self.id) if self.journal is not None else nullcontext(True) as locked:
             if not locked:
-                raise InputError(f"run {self.id} of these tasks is active in another process; --new starts a new run")
+                raise InputError(f"run {self.id} of these tasks is active in another process; wait, or use --new")
             yield
 
 

@@ -7,7 +7,7 @@ import inspect
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,12 +20,12 @@ from rb_dspy.bank import MemoryBank, Pending
 from rb_dspy.bank.admission import checked_name
 from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.environments.scored import Ended
-from rb_dspy.errors import ConfigError, InfrastructureError, InputError, InvalidVector, UnparseableOutput
+from rb_dspy.errors import ConfigError, InfrastructureError, InputError, InvalidVector, RBError, UnparseableOutput
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import check_bank
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.redaction import redact
-from rb_dspy.schema import Task, cleaned
+from rb_dspy.schema import Task, Usage, cleaned
 from rb_dspy.stream.journal import Journal, Record
 from rb_dspy.stream.report import RunReport, TaskResult
 from rb_dspy.stream.stream import TaskStream
@@ -97,9 +97,9 @@ def run_stream(
         on_result: Called after each task, in this thread.
         stop_after: The run ends after this many tasks in a row whose server, environment or scoring failed; None:
             never.
-        journal: Stores a row for each task as it is done: a folder, a PostgreSQL URL, or a run
-            (``Record``) that was started with these tasks. With it, a run that is
-            continued knows the outcome of its last rollout, and does only tasks that have no row or that broke.
+        journal: Stores a row for each task as it is done: a folder, a PostgreSQL URL, or a run (``Record``) that was
+            started with these tasks. A run that is continued with it knows the outcome of its last rollout and what
+            its unfinished tasks have used, and does only tasks that have no row or that broke.
 
     Returns:
         The results of this call, in order; resumed tasks first.
@@ -142,7 +142,7 @@ def run_stream(
             raise InputError(f"the run {run_id!r} has other tasks; pass the same ones, or another run_id")
         done = set(record.done) if journal is not None else bank.learned(run_id) if learn else set()
         run = Run(program, bank, record, learn=learn, policy=Policy(stop_after=stop_after), texts=texts)
-        run.environments = run.scored(environments or program.environments)
+        run.keep_outcomes(environments or program.environments)
         with record.writing():
             return run.over(tasks, done, on_result=on_result)
     finally:
@@ -165,14 +165,16 @@ class Run:
     transcripts: bool = False
     """Whether the rollouts of each task are attached to its row, without keys and passwords."""
     _ledger: Ledger = field(default_factory=Ledger)
+    _before: Usage = field(default_factory=dict)
+    """What earlier parts of the run used for the task that is done now."""
 
-    def scored(self, factory: EnvironmentFactory) -> ScoredEnvironments:
-        """Environments whose outcomes are stored in the record when a rollout ends."""
+    def keep_outcomes(self, factory: EnvironmentFactory) -> None:
+        """Use environments of ``factory``, and store the outcome of each rollout in the record when it ends."""
 
         def on_end(task_id: str, rollout_id: str, ended: Ended) -> None:
-            self.record.end(task_id, rollout_id, ended, self._ledger.usage())
+            self.record.end(task_id, rollout_id, ended, self._used())
 
-        return ScoredEnvironments(factory, self.record.ended, on_end)
+        self.environments = ScoredEnvironments(factory, self.record.ended, on_end)
 
     def over(
         self,
@@ -196,7 +198,7 @@ class Run:
         try:
             for task in [*waiting, *(task for task in tasks if task.id not in done and task.id not in known)]:
                 check()
-                result, broke = self._done(task)
+                result, broke = self._do(task)
                 result = replace(result, run_id=self.record.id, position=positions.get(task.id))
                 failed = failed + 1 if broke else 0
                 report.results.append(result)
@@ -216,30 +218,43 @@ class Run:
             raise
         return report
 
-    def _done(self, task: Task) -> tuple[TaskResult, bool]:
-        """Do a task, and again if it breaks; and whether a server, an environment or scoring failed to the end."""
-        started, tries, stops = time.monotonic(), 0, True
-        before = self.record.spent.get(task.id, {}) if self.learn and not self.policy.afresh else {}
-        result = TaskResult(task)
+    def _do(self, task: Task) -> tuple[TaskResult, bool]:
+        """Do a task; returns its result, and whether a server, an environment or scoring failed at the last try."""
+        started = time.monotonic()
+        self._before = self.record.spent.get(task.id, {})
         with forgetful(), metered() as self._ledger:
-            while not tries or (result.broke and tries < self.policy.tries):
-                tries, stops = tries + 1, True
-                try:
-                    result = self._attempt(task)
-                except ConfigError:
-                    raise
-                except _OF_ONE_TASK as exc:
-                    stops = isinstance(exc, InfrastructureError)
-                    result = TaskResult(task, error=summary_line(exc))
-                experience = result.prediction.experience if result.broke and result.prediction is not None else None
-                if self.policy.afresh and experience is not None:
-                    self.bank.purge(experience.id)  # so that the next try learns as this one would have
+            try:
+                result, stops = self._try(task)
+            except BaseException:  # a cap, Ctrl-C: the next part of the run counts what was paid
+                with suppress(RBError):
+                    self.record.spend(task.id, self._used())
+                raise
         if self.policy.afresh and result.error:
             for pending in self._waiting(task):
                 self.bank.delete(pending.id)
-        usage = total_usage([self._ledger.usage(), before if result.resumed else {}])
         seconds = round(time.monotonic() - started, 3)
-        return replace(result, usage=usage, tries=tries, seconds=seconds), result.broke and stops
+        return replace(result, usage=self._used(), seconds=seconds), result.broke and stops
+
+    def _try(self, task: Task) -> tuple[TaskResult, bool]:
+        """Do a task, and again if it breaks and the policy says so. The flag: the error was not the task's own."""
+        tries, stops, result = 0, True, TaskResult(task)
+        while not tries or (result.broke and tries < self.policy.tries):
+            tries, stops = tries + 1, True
+            try:
+                result = self._attempt(task)
+            except ConfigError:
+                raise
+            except _OF_ONE_TASK as exc:
+                stops = isinstance(exc, InfrastructureError)
+                result = TaskResult(task, error=summary_line(exc))
+            experience = result.prediction.experience if result.broke and result.prediction is not None else None
+            if self.policy.afresh and experience is not None:
+                self.bank.purge(experience.id)  # so that the next try learns as this one would have
+        return replace(result, tries=tries), stops
+
+    def _used(self) -> Usage:
+        """What the task has used in all parts of the run."""
+        return total_usage([self._before, self._ledger.usage()])
 
     def _attempt(self, task: Task) -> TaskResult:
         """Do a task, or learn from what an earlier try left in the bank."""

@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS rb_dspy_runs.entries (
     number BIGINT GENERATED ALWAYS AS IDENTITY, run TEXT, task TEXT, rollout TEXT, entry TEXT NOT NULL,
     PRIMARY KEY (run, task, rollout));
 """
-"""The row of a task has the rollout '', what is attached to it '+'; that of a rollout begins with '='. JSON as text may
+"""The row of a task has the rollout '', what is attached to it '+'; other entries begin with '='. JSON as text may
 hold any character."""
 
 _BEGIN = "INSERT INTO rb_dspy_runs.runs (run, head) VALUES (%s, %s) ON CONFLICT DO NOTHING"
@@ -84,7 +84,7 @@ class Tables(Journal):
         return next((each for each in self.runs(run_id) if each.id == run_id), None)
 
     def store(self, run_id: str, entry: Mapping[str, Any]) -> None:
-        key = (entry["task"], "") if "task" in entry else (entry["of"], f"={entry['rollout']}")
+        key = (entry["task"], "") if "task" in entry else (entry["of"], f"={entry.get('rollout', '')}")
         self._put(run_id, *key, entry)
 
     def attach(self, run_id: str, task_id: str, value: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from rb_dspy import MemoryBank, ReasoningBank, Task, run_stream
 from rb_dspy.cli.main import main
-from rb_dspy.errors import RBError
+from rb_dspy.errors import InputError, RBError
 from rb_dspy.stream.journal import Folder, Journal
 from rb_dspy.testing import HashEmbedder
 from tests.bank.conftest import bare_url as bare_url, postgres_server as postgres_server
@@ -62,25 +62,31 @@ def test_a_run_is_not_continued_with_other_tasks_of_the_same_ids(tmp_path: Path)
         run_stream(program(done), other, bank(), run_id="r", learn=False, journal=tmp_path)
 
 
-@pytest.mark.parametrize(
-    "line", ['{"task": "text"}', '{"task": 5}', '{"rollout": "0"}', "[]", "nonsense", '{"task": null, "error": 1}']
-)
-def test_a_foreign_line_is_an_error_of_ours(tmp_path: Path, line: str) -> None:
-    tasks = [Task(id="text", instruction="one"), Task(id="two", instruction="two")]
-    run_stream(program([]), tasks[:2], bank(), run_id="r", learn=False, journal=tmp_path)
+@pytest.mark.parametrize("line", ['{"task": "text"}', '{"task": 5}', '{"rollout": "0"}'])
+def test_a_line_that_is_not_of_a_run_is_refused(tmp_path: Path, line: str) -> None:
+    run_stream(program([]), ["one"], bank(), run_id="r", learn=False, journal=tmp_path)
     with (tmp_path / "r.jsonl").open("a") as file:
         file.write(line + "\n")
-    with contextlib.suppress(RBError):
-        run_stream(program([]), tasks, bank(), run_id="r", learn=False, journal=tmp_path)
+    with pytest.raises(InputError, match=r"r\.jsonl: has a line that is not of a run"):
+        run_stream(program([]), ["one"], bank(), run_id="r", learn=False, journal=tmp_path)
+
+
+@pytest.mark.parametrize("line", ["[]", "nonsense", '{"task": "te'])
+def test_a_line_that_was_cut_is_skipped(tmp_path: Path, line: str) -> None:
+    run_stream(program([]), ["one"], bank(), run_id="r", learn=False, journal=tmp_path)
+    with (tmp_path / "r.jsonl").open("a") as file:
+        file.write(line)
+    report = run_stream(program([]), ["one"], bank(), run_id="r", learn=False, journal=tmp_path)
+    assert (report.skipped, report.results) == (1, [])
 
 
 @pytest.mark.parametrize(
     "head", ['{"format": "rb_dspy-run"}', '{"format": "rb_dspy-run", "run_id": "q", "tasks": ["a"]}']
 )
-def test_a_foreign_head_is_an_error_of_ours(tmp_path: Path, head: str) -> None:
+def test_a_head_that_lacks_keys_is_refused(tmp_path: Path, head: str) -> None:
     run_stream(program([]), ["one"], bank(), run_id="r", learn=False, journal=tmp_path)
     (tmp_path / "q.jsonl").write_text(head + "\n")
-    with contextlib.suppress(RBError):
+    with pytest.raises(InputError, match=r"q\.jsonl: has a line that is not of a run"):
         Journal.at(tmp_path).runs()
 
 

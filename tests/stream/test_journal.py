@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from rb_dspy import MemoryBank, run_stream
+from rb_dspy import MemoryBank, budget, run_stream
+from rb_dspy.backbones import metered
 from rb_dspy.environments.scored import Ended
-from rb_dspy.errors import InputError
+from rb_dspy.errors import BudgetSpent, InputError
 from rb_dspy.schema import Outcome, RoleUsage
 from rb_dspy.stream.journal import Journal
 from rb_dspy.testing import HashEmbedder
 from tests.bank.conftest import bare_url as bare_url, postgres_server as postgres_server
-from tests.stream.test_run import locks, program
+from tests.stream.test_run import fails, locks, program
 
 NASTY = 'a "b" \\ \n\x00 \ud83d é 你'
 
@@ -126,3 +127,22 @@ def test_a_task_that_was_learned_without_a_row_has_one_afterwards(journal: Journ
     report = run_stream(program(), locks(2), bank, run_id="r", journal=journal)
     assert [each.resumed for each in report.results] == [True, True]
     assert [each.id for each in bank.experiences()] == before
+
+
+def test_tokens_of_a_try_that_a_limit_or_an_error_ended_are_in_the_row(journal: Journal) -> None:
+    bank = MemoryBank.open(None, scope="s", embedder=HashEmbedder())
+    tasks = locks(2)
+    with metered() as ledger:
+        run_stream(program(fails("label", 0)), tasks, bank, run_id="r", journal=journal)  # the judge of the first task
+        for limit in range(500, 20_000, 500):
+            try:
+                with budget(max_tokens=limit):
+                    run_stream(program(), tasks, bank, run_id="r", journal=journal)
+                break
+            except BudgetSpent:
+                continue
+    paid = sum(each.prompt_tokens + each.completion_tokens for each in ledger.usage().values())
+    run = journal.find("r")
+    assert run.finished
+    assert paid > 0
+    assert sum(row["tokens"] for row in run.rows.values()) == paid
