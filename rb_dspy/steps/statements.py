@@ -169,8 +169,10 @@ def hold_all(lessons: Sequence[MemoryItem], trajectory: Trajectory) -> bool:
 
 
 def _plain(sentence: str) -> str:
-    """A sentence without its label, its last mark, and differences of space."""
-    return " ".join(_LABEL.sub("", sentence.strip(), count=1).split()).rstrip(".!;")
+    """A sentence without differences of space, its last mark, and its label, unless that denies it."""
+    label = _LABEL.match(sentence.strip())
+    said = sentence.strip()[label.end() :] if label and not _UNUSABLE.search(label[0]) else sentence
+    return " ".join(said.split()).rstrip(".!;")
 
 
 def says_nothing(draft: MemoryDraft, task: Task) -> bool:

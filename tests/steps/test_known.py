@@ -65,6 +65,7 @@ NEW = [
         "The log of the server is in /app/log/var on every machine here.",
     ),
     ("Number", "The rows are 17 and 42.", "42"),
+    ("Denied", "Wrong: The depot in Oslo is owned by Ann.", "The depot in Oslo is owned by Ann."),
     ("Value", "The answer to the first question is 17.", "The right answer is: 17"),
 ]
 
