@@ -378,9 +378,19 @@ class ReasoningBank(Learner):
             done: Experience | None = learned.experience
             return done or self.learn(task, rollout, bank, run_id=run_id)  # another call of the run was faster
 
-    def record(self, *args: Any, **kwargs: Any) -> Experience:
-        """``learn(..., later=True)``: store a rollout when it ends, in the time of a write; learn from it later."""
-        return self.learn(*args, later=True, **kwargs)
+    def record(self, task: Task | str, trajectory: Foreign, bank: MemoryBank, **known: Any) -> Experience:
+        """Store a rollout when it ends, in the time of a write, and call no model: ``learn(..., later=True)``.
+
+        Args:
+            task: As for ``learn``, like the other arguments.
+            trajectory: The rollout.
+            bank: Where it is pending until ``resume``, ``rb-dspy learn`` or a run learns from it.
+            **known: Keywords of ``learn``: ``memory``, ``run_id``, ``outcome``, ``verdict``, ``feedback``, ``origin``.
+
+        Returns:
+            The experience as far as it is known; its note is "pending".
+        """
+        return self.learn(task, trajectory, bank, later=True, **known)
 
     async def alearn(self, *args: Any, **kwargs: Any) -> Experience:
         """``learn`` for asyncio."""

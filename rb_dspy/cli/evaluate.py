@@ -109,6 +109,7 @@ def evaluate(
             config = config.model_copy(update={"baseline": how["baseline"]})
             _enqueue(str(on_), on, chosen, config, names, stream, built, lessons, (bank, scope))
             return
+        where = f"the database, the report in {place}" if on_ else place
         how |= {"jobs": config.jobs}
         shared: dict[str, Any] = {**how, "folder": on_ or place}
         estimate = evaluation.estimate(arms_, stream, **how, folder=None if on_ else place)
@@ -121,14 +122,14 @@ def evaluate(
             preflight(*settings, agent=on.agent is None, judge=judges, teacher=teaches)
         asks = not (yes or out.quiet)
         say((found.name, "bold"), f"  {', '.join(arms_)}")
-        say((f"{estimate}; results in {place}", "dim"))
+        say((f"{estimate}; results in {where}", "dim"))
         if estimate.calls is None and asks:
-            with ends_on_interrupt(f"results are in {place}; the same command continues"), bar("measuring") as show:
+            with ends_on_interrupt(f"results are in {where}; the same command continues"), bar("measuring") as show:
                 estimate = evaluation.measure(arms_, stream, **shared, **sources, on_progress=show)
             say((str(estimate), "dim"))
         confirm_cost(estimate.calls or 0, yes=not asks)
         with (
-            ends_on_interrupt(f"results are in {place}; the same command continues"),
+            ends_on_interrupt(f"results are in {where}; the same command continues"),
             tracker(chosen, on.track).evaluation_run(stream.name, stream) as tracked,
             bar("evaluating") as show,
         ):

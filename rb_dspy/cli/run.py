@@ -65,7 +65,7 @@ def run(
     head |= {name: getattr(on, name) or "" for name in ("env", "agent", "score", "program")}
     todo = found.take(on.number)[0] if both else []
     built = build_program(chosen, on.env, on.program, on.agent, on.score)
-    tracked = tracker(chosen, on.track)
+    tracking = tracker(chosen, on.track)
     head |= about(built, chosen)
     limits = budget(max_tokens=on.max_tokens, max_cost=on.max_cost, max_minutes=on.max_minutes)
     learns = chosen.run.memory in ("bank", "both")
@@ -98,7 +98,7 @@ def run(
             head |= {"stream": found.name, "digest": stream.digest, "seed": chosen.run.seed}
             record = journal.start([each.id for each in todo], **head)
         preflight(chosen, agent=on.agent is None, judge=learns, teacher=learns)
-        _run(built, stream, opened, record, chosen, tracked, found.text)
+        _run(built, stream, opened, record, chosen, tracking, found.text)
 
 
 def _run(

@@ -242,8 +242,6 @@ def check_plan(folder: Path, plan: Mapping[str, Any]) -> bool:
     Raises:
         InputError: It has another evaluation, or one that may be another: code that has no name.
     """
-    if (folder / "records.jsonl").exists():
-        raise InputError(f"{folder}: has an evaluation of an earlier version of rb_dspy; pass another folder")
     stored = journal_of(folder).run(PLAN)
     if stored is None and journal_of(folder).runs():
         raise InputError(f"{folder}: has records of an evaluation, but no {RUNS}/{PLAN}.jsonl; pass another folder")
