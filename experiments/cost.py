@@ -4,7 +4,7 @@ Run: ``python experiments/cost.py`` (about an hour on two cores; an arm that is 
 ``experiments/evidence/cost.jsonl``; ``--table`` only prints them. Temperature 0; one arm after another, with a bank
 of its own each, over the same order of tasks.
 
-Streams: ``directory``, 16 alerts; ``steps``, 6 questions of ``sql`` with up to three queries each; ``sql``, 24 of one
+Streams: ``directory`` and ``again`` (another seed), 16 alerts each; ``steps``, 6 questions of ``sql`` with up to three queries each; ``sql``, 24 of one
 query each. Arms: ``none``, the bare agent; ``two_calls``, judge, then distiller; ``one_call``; ``skip_known``,
 two calls, but no distiller after a success that said nothing new.
 """
@@ -23,8 +23,8 @@ from rb_dspy.config import ProgramConfig, RetrieveConfig
 from rb_dspy.plugins import environment_family, family_attribute
 
 ROWS = Path(__file__).parent / "evidence" / "cost.jsonl"
-SIZES = {"directory": 16, "steps": 6, "sql": 24}
-SEEDS = {"directory": 461, "steps": 462, "sql": 463}
+SIZES = {"directory": 16, "steps": 6, "sql": 24, "again": 16}
+SEEDS = {"directory": 461, "steps": 462, "sql": 463, "again": 464}
 """Chosen, as the sizes, before any run; no other experiment used them."""
 ARMS = {
     "none": ProgramConfig(retrieve=RetrieveConfig(k=0)),
@@ -35,7 +35,7 @@ ARMS = {
 
 
 def tasks_of(stream: str, number: int | None) -> list[Task]:
-    family = environment_family("directory" if stream == "directory" else "sql")
+    family = environment_family("directory" if stream in ("directory", "again") else "sql")
     tasks = list(itertools.islice(family.tasks(seed=SEEDS[stream]), number or SIZES[stream]))
     if stream == "steps":
         tasks = [task.model_copy(update={"env_args": {**task.env_args, "queries": 3}}) for task in tasks]
@@ -109,6 +109,7 @@ def _of(values: Sequence[bool | None]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("streams", nargs="*", help=f"of {', '.join(SIZES)}; all, if none is given")
+    parser.add_argument("--arms", default=",".join(ARMS), help="of these, with commas between")
     parser.add_argument("--model", default="local/qwen2.5-coder-1.5b")
     parser.add_argument("--number", type=int, help="tasks of a stream, instead of the number that was chosen")
     parser.add_argument("--rows", type=Path, default=ROWS)
@@ -117,7 +118,7 @@ def main() -> None:
     rows = [json.loads(line) for line in options.rows.read_text().splitlines()] if options.rows.exists() else []
     done = {(each["stream"], each["arm"]) for each in rows}
     for stream in () if options.table else options.streams or SIZES:
-        for arm in ARMS:
+        for arm in options.arms.split(","):
             if (stream, arm) not in done:
                 rows += measure(stream, arm, options.model, options.number, options.rows)
         print(table(rows), flush=True)
