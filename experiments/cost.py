@@ -4,9 +4,9 @@ Run: ``python experiments/cost.py`` (about an hour on two cores; an arm that is 
 ``experiments/evidence/cost.jsonl``; ``--table`` only prints them. Temperature 0; one arm after another, with a bank
 of its own each, over the same order of tasks.
 
-Streams: ``directory`` and ``again`` (another seed), 16 alerts each; ``steps``, 6 questions of ``sql`` with up to three queries each; ``sql``, 24 of one
-query each. Arms: ``none``, the bare agent; ``two_calls``, judge, then distiller; ``one_call``; ``skip_known``,
-two calls, but no distiller after a success that said nothing new.
+Streams: ``directory`` and ``again`` (another seed), 16 alerts each; ``steps``, 6 questions of ``sql`` with up to three
+queries each; ``sql``, 24 of one query each. Arms: ``none``, the bare agent; ``two_calls``, judge, then distiller;
+``one_call``; ``skip_known``, two calls, but no distiller after a success that said nothing new.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def worded(drafts: Distilled, config: DistillConfig, task: Task, trajectory: Tra
     if config.prompts == "general" or not config.own_words:
         return drafts
     right = verdict.label == "success"
-    answer = trajectory.answer if right and len(trajectory.steps) == 1 else None
+    answer = trajectory.answer if right else None
     return drafts.in_own_words(task, statements([trajectory], right=right), answer)
 
 

@@ -58,7 +58,7 @@ class Statement:
     action: str
     """The action that it answers; empty if that was right, and for what a person said."""
     is_value: bool
-    """Whether it may answer the whole task: feedback, or the observation after the only step; a text with a name or a
+    """Whether it may answer the whole task: feedback, or the observation after the last step; a text with a name or a
     number, or a few words after a label."""
     is_labelled: bool = False
     """Whether a label stood before it, such as ``The right answer is:``."""
@@ -80,8 +80,8 @@ def statements(trajectories: Sequence[Trajectory], *, right: bool = False) -> li
     """
     found: dict[str, Statement] = {}
     for each in trajectories:
-        alone = len(each.steps) <= 1
-        said = [(step.observation, "" if right else step.action, alone) for step in each.steps]
+        last = len(each.steps) - 1
+        said = [(step.observation, "" if right else step.action, at == last) for at, step in enumerate(each.steps)]
         said += [(each.feedback, "", True), *([] if said else [(each.first_observation, "", True)])]
         for text, action, is_whole in said:
             for sentence, labelled in _sentences(text):

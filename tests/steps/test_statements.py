@@ -24,6 +24,9 @@ DOOR = "The front door is locked."
 ROWS = " ".join(f"Row {number} of the table is free." for number in range(500))
 
 
+SEARCHED = Step(action="search(order 64115)", observation="Order 64115: 2 payments.")
+
+
 def rollout(*said: str, action: str = "Lima", feedback: str = "") -> Trajectory:
     steps = tuple(Step(action=action, observation=each) for each in said)
     return Trajectory(task_id="t", steps=steps, answer=action, feedback=feedback)
@@ -153,11 +156,31 @@ def test_no_statement_takes_the_place_of_a_lesson_that_says_more_or_something_el
         ("The code is Q-REFUND.", rollout("Wrong.", feedback="It belongs into Q-REFUND, as always."), {}),
     ],
 )
+@pytest.mark.parametrize("before", [(), (SEARCHED,), (SEARCHED, SEARCHED)])
 def test_a_value_without_a_subject_carries_the_task_that_it_answers(
-    content: str, trajectory: Trajectory, known: dict[str, str]
+    content: str, trajectory: Trajectory, known: dict[str, str], before: tuple[Step, ...]
 ) -> None:
+    trajectory = trajectory.model_copy(update={"steps": (*before, *trajectory.steps)})
     lesson = reworded("Queue code", content, trajectory, TICKET, **known)
     assert (lesson.content, lesson.description) == (content, f"From the task: {TICKET}")
+
+
+def test_the_answer_of_a_rollout_of_several_steps_carries_its_task() -> None:
+    steps = (SEARCHED, Step(action="Q-REFUND", observation="Your answer is right."))
+    lesson = {"title": "Queue code", "description": "", "content": "The code is Q-REFUND."}
+    with Backbones(agent=scripted_lm(lambda prompt: {"analysis": "-", "memory_items": [lesson]})).use():
+        done = Distill()(
+            Task(id="t", instruction=TICKET),
+            Trajectory(task_id="t", steps=steps, answer="Q-REFUND"),
+            Verdict(label="success"),
+        )
+    assert [draft.description for draft in done.drafts] == [f"From the task: {TICKET}"]
+
+
+def test_what_was_seen_on_the_way_answers_no_task() -> None:
+    steps = (SEARCHED, Step(action="Q-REFUND", observation="Wrong."))
+    trajectory = Trajectory(task_id="t", steps=steps, answer="Q-REFUND")
+    assert reworded("Orders", "There are 2 payments.", trajectory, PAID).description == ""
 
 
 @pytest.mark.parametrize(
