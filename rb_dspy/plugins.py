@@ -1,7 +1,7 @@
-"""Look up embedders and environment families by name, through the entry points of installed packages.
+"""Look up embedders, environment families and memory systems by name, through entry points of installed packages.
 
-Groups: ``rb_dspy.embedders`` (a callable without arguments that returns an ``Embedder``) and ``rb_dspy.environments``
-(a callable without arguments that returns an ``EnvironmentFamily``).
+Groups: ``rb_dspy.embedders`` (a callable without arguments that returns an ``Embedder``), ``rb_dspy.environments``
+(a callable without arguments that returns an ``EnvironmentFamily``) and ``rb_dspy.memories`` (a ``MemoryFactory``).
 """
 
 from __future__ import annotations
@@ -76,13 +76,31 @@ def embedder(name: str) -> Embedder:
     return loaded
 
 
+def memory_names() -> list[str]:
+    """The installed memory systems."""
+    return sorted(entry_points(group="rb_dspy.memories").names)
+
+
+def memory(name: str, base: object) -> Any:
+    """Make the memory system ``name`` for a program; ``base`` is a ``rb_dspy.memories.Base``.
+
+    Raises:
+        InputError: No installed memory system has this name.
+        MissingDependency: It cannot be imported or made.
+    """
+    if name not in memory_names():
+        raise InputError(f"unknown memory {name!r}; expected one of {', '.join(memory_names())}")
+    return _load("memory", name, ("retrieve", "teach", "curate", "signal"), base)
+
+
 def lacks(value: object, names: Sequence[str]) -> list[str]:
     """Return the attributes that ``value`` lacks. Properties are not read, because that may load a model."""
     return [name for name in names if not hasattr(type(value), name) and not hasattr(value, name)]
 
 
-def _load(kind: str, name: str, attributes: Sequence[str], *arguments: str) -> Any:
-    entry = next(iter(entry_points(group=f"rb_dspy.{kind}s", name=name)))
+def _load(kind: str, name: str, attributes: Sequence[str], *arguments: object) -> Any:
+    group = {"memory": "memories"}.get(kind, f"{kind}s")
+    entry = next(iter(entry_points(group=f"rb_dspy.{group}", name=name)))
     package = entry.value if entry.dist is None else entry.dist.name
     try:
         made = entry.load()(*arguments)

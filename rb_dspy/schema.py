@@ -31,7 +31,9 @@ Text = Annotated[str, pydantic.AfterValidator(normalize)]
 
 Label = Literal["success", "failure", "unknown"]
 Polarity = Literal["success", "failure"]
-ChangeKind = Literal["append", "edit", "mark", "delete", "rollback", "purge", "undelete"]
+ChangeKind = Literal["append", "edit", "mark", "delete", "rollback", "purge", "undelete", "retire"]
+Mark = Literal["helpful", "harmful", "neutral"]
+"""Whether an item helped an agent that was shown it, as a memory system says."""
 Level = Literal["held", "learned", "owner"]
 """How far a lesson is trusted. ``held``: stored and listed, never shown; ``owner``: a person wrote or approved it."""
 LEVELS: tuple[Level, ...] = ("held", "learned", "owner")
@@ -403,6 +405,8 @@ class Use(Frozen):
     """Ground truth, if it is known."""
     seq: int
     """The number of that experience: uses are ordered by it."""
+    mark: Mark | None = None
+    """Whether it helped, if the memory system said so."""
 
     @property
     def succeeded(self) -> bool | None:

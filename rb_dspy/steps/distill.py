@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dspy
@@ -12,7 +12,7 @@ from rb_dspy import signatures
 from rb_dspy.backbones import active, value
 from rb_dspy.config import DistillConfig
 from rb_dspy.errors import UnparseableOutput
-from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
+from rb_dspy.schema import Mark, MemoryDraft, Task, Trajectory, Verdict
 from rb_dspy.steps.ask import ask
 from rb_dspy.steps.statements import Statement, in_own_words, says_nothing, statements
 from rb_dspy.steps.transcript import escape_markers, observations, transcript
@@ -26,6 +26,8 @@ class Distilled:
     drafts: tuple[MemoryDraft, ...] = ()
     note: str = ""
     distiller: str = ""
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    """Id of an item that was shown -> whether it helped."""
 
     def in_own_words(self, task: Task, said: Sequence[Statement], answer: str | None = None) -> Distilled:
         """Return this with the environment's own words in the drafts (see ``statements``), equal ones once."""

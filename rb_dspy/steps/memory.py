@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rb_dspy.config import source_name
 from rb_dspy.schema import MemoryItem, Retrieved, brief
 from rb_dspy.steps.transcript import escape_fields
+from rb_dspy.steps.working import Position, WorkingMemory
 from rb_dspy.text import counted, estimate_tokens, html_table
 
 NO_MEMORY = "(no lessons yet)"
@@ -22,6 +23,14 @@ class Memory:
     retrieved: tuple[Retrieved, ...] = ()
     items: tuple[MemoryItem, ...] = ()
     block: str = NO_MEMORY
+    position: Position = "first_turn"
+    """Where our own agent reads the block; an agent of yours gets the text."""
+    turns: tuple[tuple[str, str], ...] = ()
+    """With the position ``messages``: observation and action of earlier turns, which stand before the task."""
+    working: WorkingMemory | None = field(default=None, compare=False)
+    """Changes what the agent reads during the task."""
+    beyond: int = 0
+    """Tokens (estimated) that did not fit."""
 
     def __bool__(self) -> bool:
         return bool(self.items)

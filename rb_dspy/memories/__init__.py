@@ -1,0 +1,18 @@
+"""Memory systems: what is learned from a rollout, what a later agent is shown, and how a bank is kept.
+
+Each is one file, which composes the parts in ``parts`` and its own, and an entry point in the group
+``rb_dspy.memories``.
+"""
+
+from rb_dspy.memories.system import (
+    Attempt as Attempt,
+    Base as Base,
+    Credit as Credit,
+    Curated as Curated,
+    Curator as Curator,
+    Distiller as Distiller,
+    MemoryFactory as MemoryFactory,
+    MemorySystem as MemorySystem,
+    Recall as Recall,
+    Signal as Signal,
+)
