@@ -11,9 +11,11 @@ import dspy
 
 from rb_dspy.agents import ExternalAct
 from rb_dspy.backbones import active
+from rb_dspy.bank import MemoryBank
 from rb_dspy.concurrency import run_parallel
 from rb_dspy.config import MattsConfig, MattsMode
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, UnparseableOutput
+from rb_dspy.memories import Attempt
 from rb_dspy.program import Learner, Lessons, ReasoningBank
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Task, Trajectory, Verdict
@@ -86,6 +88,7 @@ class MaTTS(Learner):
         self.distill = program.distill
         self.review = program.review
         self.skip_known = program.skip_known
+        self.teach, self.curate, self.repeats_tasks = program.teach, program.curate, program.repeats_tasks
         self.contrast: Any = Contrast(self.config.contrast)
         self.select: Any = Select(self.config.select)
         self.refine = Refine(self.config.refine)
@@ -123,7 +126,9 @@ class MaTTS(Learner):
         lost = tuple(Lost(str(number), summary_line(each)) for number, each in errors)
         return trajectories, {"lost": lost, "launched": k}
 
-    def _lessons(self, task: Task, trajectories: tuple[Trajectory, ...], memory: Memory, learn: bool = True) -> Lessons:
+    def _lessons(
+        self, task: Task, trajectories: tuple[Trajectory, ...], bank: MemoryBank, memory: Memory, learn: bool = True
+    ) -> Lessons:
         """Judge, contrast or distill, and select; independent calls run in parallel.
 
         One rollout is learned from as ``ReasoningBank`` does. Without ``learn``, only select; the judge is called only
@@ -139,23 +144,45 @@ class MaTTS(Learner):
             selection = Selection(0) if alone else select(verdicts)
             return Lessons(verdicts or (), selection=selection)
         if alone:
-            verdict, lessons = self._taught(task, trajectories[0], memory)
+            verdict, lessons = self._taught(task, trajectories[0], bank, memory)
             return Lessons((verdict,), lessons)
-        if mode == "parallel" and not (self.config.contrast.labels or self.config.select.verdicts):
+        if (
+            self.teach is None
+            and mode == "parallel"
+            and not (self.config.contrast.labels or self.config.select.verdicts)
+        ):
             drafts, selection, *results = run([partial(self.contrast, task, trajectories), select, *judges])
             return Lessons(_verdicts(results), _result_or_raise(drafts), _result_or_raise(selection))
         verdicts = _verdicts(run(judges))
         if mode == "best_of_n":
             selection = select(verdicts)
             best = selection.index
-            drafts = self.distill(task, trajectories[best], verdicts[best])
+            drafts = self._learned(task, trajectories, verdicts, [best], bank, memory)
             return Lessons(verdicts, drafts, selection, "success" if verdicts[best].label == "success" else "failure")
-        if mode == "parallel":
-            teachers = [partial(self.contrast, task, trajectories, verdicts)]
-        else:
-            teachers = [partial(self.distill, task, each, verdicts[n], n) for n, each in enumerate(trajectories)]
+        numbers = range(len(trajectories))
+        groups = [numbers] if mode == "parallel" else [[number] for number in numbers]
+        teachers = [partial(self._learned, task, trajectories, verdicts, group, bank, memory) for group in groups]
         selection, *results = run([partial(select, verdicts), *teachers])
         return Lessons(verdicts, _merge_drafts(results), _result_or_raise(selection))
+
+    def _learned(
+        self,
+        task: Task,
+        trajectories: Sequence[Trajectory],
+        verdicts: Sequence[Verdict],
+        group: Sequence[int],
+        bank: MemoryBank,
+        memory: Memory,
+    ) -> Distilled:
+        """Learn from the rollouts of ``group``: from several together, or from one alone."""
+        drafts: Distilled
+        if self.teach is not None:
+            drafts = self.teach([Attempt(task, trajectories[n], verdicts[n], memory.items, n) for n in group], bank)
+        elif len(group) > 1:
+            drafts = self.contrast(task, trajectories, verdicts)
+        else:
+            drafts = self.distill(task, trajectories[group[0]], verdicts[group[0]], group[0])
+        return drafts
 
     def _prediction(
         self, lessons: Lessons, rollouts: Sequence[Trajectory], *parts: Any, **more: Any
@@ -207,6 +234,7 @@ def _merge_drafts(results: Sequence[Distilled | Exception]) -> Distilled:
         drafts=tuple(dict.fromkeys(draft for each in done for draft in each.drafts)),
         note="; ".join(filter(None, notes)),
         distiller=", ".join(dict.fromkeys(each.distiller for each in done if each.distiller)),
+        marks={id: mark for each in done for id, mark in each.marks.items()},
     )
 
 

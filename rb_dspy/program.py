@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import dspy
 
@@ -23,6 +23,7 @@ from rb_dspy.environments import make_environment
 from rb_dspy.errors import ConfigError, InputError, InvalidTask, UnparseableOutput
 from rb_dspy.importers import Foreign, to_trajectory
 from rb_dspy.importers.trajectory import validate
+from rb_dspy.memories import Attempt, Base, Curated, Curator, Distiller, MemorySystem, system_of, unjudged
 from rb_dspy.protocols import EnvironmentFactory, Judge as JudgeProtocol, Redactor, Reranker
 from rb_dspy.redaction import redact
 from rb_dspy.schema import Experience, Polarity, Task, Trajectory, Verdict, cleaned
@@ -52,12 +53,16 @@ class Learner(dspy.Module):
     backbones: Backbones | None
     environments: EnvironmentFactory
     redactor: Redactor
-    retrieve: Retrieve
+    retrieve: Any
     judge: Any
     distill: Any
     review: Review | None
     """Judges and distils in one call; None: two calls."""
     skip_known: bool
+    teach: Distiller | None
+    """A memory system's step instead of ``distill``, ``contrast`` and ``review``."""
+    curate: Sequence[Curator]
+    repeats_tasks: bool
 
     def forward(
         self,
@@ -113,13 +118,22 @@ class Learner(dspy.Module):
                 lambda rollout: record(self._clean(task), self._clean(rollout)) if learn else None,
             )
             if not learn:
-                return self._prediction(self._lessons(task, rollouts, memory, learn), rollouts, memory, ledger, **more)
+                lessons = self._lessons(task, rollouts, bank, memory, learn)
+                return self._prediction(lessons, rollouts, memory, ledger, **more)
             return self._learn(task, rollouts, bank, memory, ledger, run_id=run_id, origin=origin, **more)
 
     def recall(self, task: Task | str, bank: MemoryBank) -> Memory:
         """Retrieve for an external agent: put ``.block`` into its prompt; ``.items`` are the lessons in it."""
-        memory: Memory = self.retrieve(as_task(task), check_bank(bank), isinstance(task, str))
+        own_lessons = self.repeats_tasks or isinstance(task, str)
+        memory: Memory = self.retrieve(as_task(task), check_bank(bank), own_lessons)
         return memory
+
+    def use_memory(self, system: MemorySystem) -> Self:
+        """Take the steps of a memory system, in this program; those that it lacks stay. Returns the program."""
+        self.retrieve = self.retrieve if system.retrieve is None else system.retrieve
+        self.judge = unjudged if system.signal == "none" else self.judge
+        self.teach, self.curate, self.repeats_tasks = system.teach, list(system.curate), system.repeats_tasks
+        return self
 
     def resume(self, pending: Pending) -> dspy.Prediction:
         """Learn from the pending rollouts of a task (``MemoryBank.pending``).
@@ -156,16 +170,20 @@ class Learner(dspy.Module):
         """Act, and ``keep`` each rollout. Returns them, and more fields of the prediction."""
         raise NotImplementedError
 
-    def _lessons(self, task: Task, trajectories: tuple[Trajectory, ...], memory: Memory, learn: bool = True) -> Lessons:
+    def _lessons(
+        self, task: Task, trajectories: tuple[Trajectory, ...], bank: MemoryBank, memory: Memory, learn: bool = True
+    ) -> Lessons:
         """Learn from rollouts that were shown ``memory``, or, without ``learn``, only select one."""
         raise NotImplementedError
 
-    def _taught(self, task: Task, trajectory: Trajectory, memory: Memory) -> tuple[Verdict, Distilled]:
+    def _taught(
+        self, task: Task, trajectory: Trajectory, bank: MemoryBank, memory: Memory
+    ) -> tuple[Verdict, Distilled]:
         """Judge and distill one rollout (paper, section 3.2): in one call, in two, or, if it is known, judge it only.
 
         A step that was replaced is called, and so is the distiller after a stated verdict.
         """
-        task, own = task.without_ground_truth(), type(self.distill) is Distill
+        task, own = task.without_ground_truth(), self.teach is None and type(self.distill) is Distill
         known = own and self.skip_known and hold_all(memory.items, trajectory)
         if self.review and own and type(self.judge) is Judge and not known and trajectory.known_label is None:
             both: tuple[Verdict, Distilled] = self.review(task, trajectory)
@@ -173,6 +191,8 @@ class Learner(dspy.Module):
         verdict = judge_rollout(self.judge, task, trajectory)
         if known and verdict.label == "success":
             return verdict, Distilled(note="nothing new: the lessons shown hold what the environment said")
+        if self.teach is not None:
+            return verdict, self.teach([Attempt(task, trajectory, verdict, memory.items)], bank)
         return verdict, self.distill(task, trajectory, verdict)
 
     def _learn(
@@ -199,19 +219,22 @@ class Learner(dspy.Module):
         task, rollouts = self._clean(task), tuple(map(self._clean, rollouts))
         more |= {"answers": answers}
         try:
-            lessons = self._lessons(task, rollouts, memory)
+            lessons = self._lessons(task, rollouts, bank, memory)
+            curated = self._curated(lessons.drafts, task.without_ground_truth(), bank)
         except UnparseableOutput as exc:
             tries = bank.record_failure(task, str(exc), run_id=run_id, trajectories=rollouts)
             if tries < MAX_TRIES or bank.known(task, rollouts, run_id=run_id):  # a correction has lessons to lose
                 raise
             note = f"not distilled: {exc}"
             verdicts = [Verdict(label=each.known_label or "unknown", reasons=str(exc)) for each in rollouts]
-            lessons = Lessons(verdicts, Distilled(note=note), Selection(0, note=note))
+            lessons, curated = Lessons(verdicts, Distilled(note=note), Selection(0, note=note)), Curated()
         experience = bank.append(
             task,
             rollouts,
             lessons.verdicts,
-            lessons.drafts.drafts,
+            curated.drafts,
+            retired=curated.retired,
+            marks=curated.marks,
             run_id=run_id,
             polarity=lessons.polarity,
             distiller=lessons.drafts.distiller,
@@ -227,6 +250,12 @@ class Learner(dspy.Module):
             return self._prediction(lessons, rollouts, memory, ledger, **more)
         lessons = replace(lessons, verdicts=experience.verdicts)
         return self._prediction(lessons, rollouts, memory, ledger, experience, **more)
+
+    def _curated(self, drafts: Distilled, task: Task, bank: MemoryBank) -> Curated:
+        curated = Curated(drafts.drafts, marks=drafts.marks)
+        for curator in self.curate:
+            curated = curator(curated, task, bank)
+        return curated
 
     def _prediction(
         self,
@@ -264,6 +293,8 @@ class ReasoningBank(Learner):
         config: Settings of the steps; ``ProgramConfig.paper()`` has the paper's values.
         backbones: ``Backbones``, or a dict role -> language model. Without them dspy's configured LM plays every role.
         environments: Makes the environment of a rollout from the task.
+        memory: A memory system: a name, of those that ``rb-dspy memories`` lists, or a ``MemorySystem``. Default:
+            lessons, as described here.
         agent: An agent that you have, in the place of ours: ``agent(task, lessons)``, or a DSPy module such as
             ``dspy.ReAct``; see ``Agent``. It works without an environment, which only gets its answer.
         score: Ground truth in the place of an environment: ``score(task, answer)`` returns True, False, or a number
@@ -280,6 +311,7 @@ class ReasoningBank(Learner):
         *,
         backbones: Backbones | Mapping[str, Any] | None = None,
         environments: EnvironmentFactory = make_environment,
+        memory: str | MemorySystem | None = None,
         agent: Agent | dspy.Module | None = None,
         score: ScoreFunction | None = None,
         judge: JudgeProtocol | None = None,
@@ -301,6 +333,9 @@ class ReasoningBank(Learner):
         self.distill = Distill(config.distill)
         self.review = Review(config.judge, config.distill) if config.learn == "one_call" else None
         self.skip_known = config.skip_known
+        self.teach, self.curate, self.repeats_tasks = None, (), False
+        if memory is not None:
+            self.use_memory(system_of(memory, Base(self.retrieve, config.distill)))
 
     def learn(
         self,
@@ -403,13 +438,15 @@ class ReasoningBank(Learner):
         keep(trajectory)
         return (trajectory,), {}
 
-    def _lessons(self, task: Task, trajectories: tuple[Trajectory, ...], memory: Memory, learn: bool = True) -> Lessons:
+    def _lessons(
+        self, task: Task, trajectories: tuple[Trajectory, ...], bank: MemoryBank, memory: Memory, learn: bool = True
+    ) -> Lessons:
         if not learn:
             return Lessons()
         if len(trajectories) != 1:
             raise InputError(f"task {task.id}: {len(trajectories)} pending rollouts; use MaTTS.resume")
         (trajectory,) = trajectories
-        verdict, drafts = self._taught(task, trajectory, memory)
+        verdict, drafts = self._taught(task, trajectory, bank, memory)
         return Lessons((verdict,), drafts)
 
 

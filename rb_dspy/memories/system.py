@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from rb_dspy import plugins
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import DistillConfig, RetrieveConfig
+from rb_dspy.errors import ConfigError
 from rb_dspy.schema import Mark, MemoryDraft, MemoryItem, Task, Trajectory, Uses, Verdict
 from rb_dspy.steps import Distilled, Memory
 
@@ -95,8 +97,12 @@ class MemorySystem:
     """In this order; none: what is learned is only appended."""
     signal: Signal = "judge"
     """The authors' feedback. ``none``: no judge is called; else a run decides whether a judge or the truth is used."""
+    truth: bool = False
+    """A control that always learns from the true outcome."""
     learns: bool = True
     """Whether anything is stored."""
+    given: bool = False
+    """A control that reads the right lessons, which somebody wrote, instead of what was learned."""
     repeats_tasks: bool = False
     """Whether an agent may be shown what was learned from its own task."""
 
@@ -107,7 +113,7 @@ class Base:
 
     retrieve: Any
     """Its own step."""
-    distill: DistillConfig = DistillConfig()
+    distill: DistillConfig = field(default_factory=DistillConfig)
     """Settings of calls that learn."""
     seed: int = 0
     """For systems that draw at random."""
@@ -123,3 +129,21 @@ class MemoryFactory(Protocol):
     """Makes a memory system: the entry point in the group ``rb_dspy.memories``."""
 
     def __call__(self, base: Base) -> MemorySystem: ...
+
+
+def system_of(memory: str | MemorySystem, base: Base) -> MemorySystem:
+    """The memory system of this name, made for a program.
+
+    Raises:
+        ConfigError: ``memory`` is neither a name nor a system.
+        InputError: No installed system has this name.
+    """
+    system = plugins.memory(memory, base) if isinstance(memory, str) else memory
+    if not isinstance(system, MemorySystem):
+        raise ConfigError(f"got {type(system).__name__} for memory; expected a name, or a MemorySystem")
+    return system
+
+
+def unjudged(task: Task, trajectory: Trajectory) -> Verdict:  # noqa: ARG001
+    """The judge of a system that learns without feedback."""
+    return Verdict(label="unknown", reasons="not judged: this memory learns without feedback")

@@ -1,0 +1,246 @@
+"""Which items an agent is shown, and in what form: parts that memory systems are composed of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from statistics import fmean, pstdev
+from typing import Any, Protocol
+
+import dspy
+
+from rb_dspy.bank import MemoryBank
+from rb_dspy.memories.system import Base, Credit
+from rb_dspy.schema import MemoryItem, Polarity, Retrieved, Task
+from rb_dspy.steps.memory import NO_MEMORY, Memory, render
+from rb_dspy.steps.working import ContextEdit, Moment, Position
+from rb_dspy.text import cut, estimate_tokens
+
+
+class Retriever(Protocol):
+    """Finds items, best first. ``query``: the task, or its text if what was learned from it may be shown."""
+
+    def __call__(self, moment: Moment, bank: MemoryBank, query: object) -> Sequence[Retrieved]: ...
+
+
+class Ranker(Protocol):
+    """Reorders what was found, and may drop some."""
+
+    def __call__(self, moment: Moment, found: Sequence[Retrieved], bank: MemoryBank) -> Sequence[Retrieved]: ...
+
+
+class Renderer(Protocol):
+    """Writes what was found for the agent, in at most ``max_tokens`` tokens (estimated)."""
+
+    def __call__(self, moment: Moment, found: Sequence[Retrieved], max_tokens: int) -> Memory: ...
+
+
+class Recall(dspy.Module):
+    """What an agent is shown: items that a retriever finds and rankers order, as a renderer writes them.
+
+    Nothing that was learned from the agent's own task is shown, and nothing that is held, whatever the retriever finds.
+    """
+
+    def __init__(
+        self,
+        base: Base,
+        retriever: Retriever,
+        renderer: Renderer,
+        *,
+        rank: Sequence[Ranker] = (),
+        working: Callable[..., Sequence[ContextEdit]] | None = None,
+    ) -> None:
+        """``base``: its ``max_tokens`` is the cap; ``working(moment, context, bank=bank)``: see ``WorkingMemory``."""
+        super().__init__()
+        self.config = base.config
+        self.retriever, self.renderer, self.rank, self.working = retriever, renderer, list(rank), working
+
+    def forward(self, task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
+        """See ``memories.Recall``."""
+        memory = self.at(Moment(task), bank, own_lessons)
+        return memory if self.working is None else replace(memory, working=partial(self.working, bank=bank))
+
+    def at(self, moment: Moment, bank: MemoryBank, own_lessons: bool = False) -> Memory:
+        """What is found at a moment of a task."""
+        task = moment.task
+        found = self.retriever(moment, bank, (task.key or task.instruction) if own_lessons else task)
+        may = [each for each in found if own_lessons or not any(is_from(task, item) for item in each.items)]
+        for ranker in self.rank:
+            may = list(ranker(moment, may, bank))
+        return self.renderer(moment, may, self.config.max_tokens)
+
+
+def is_from(task: Task, item: MemoryItem) -> bool:
+    """Whether anything in ``item`` was learned from ``task``."""
+    given = item.data.get("tasks")
+    return any(each.task_id == task.id for each in item.provenances) or (isinstance(given, list) and task.id in given)
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The ``k`` items nearest to the task, or to what the agent sees now."""
+
+    k: int
+    kinds: Collection[str] | None = None
+    min_score: float | None = None
+    """Lowest cosine; None: the embedder's own floor."""
+    polarity: Polarity | None = None
+    by_observation: bool = False
+    """Whether the query is what the agent sees now, instead of its task."""
+
+    def __call__(self, moment: Moment, bank: MemoryBank, query: Any) -> Sequence[Retrieved]:
+        floor = getattr(bank.embedder, "min_score", None) if self.min_score is None else self.min_score
+        if self.by_observation and moment.observation:
+            key = moment.observation
+            query = key if isinstance(query, str) else moment.task.model_copy(update={"key": key})
+        return bank.retrieve(query, self.k, "item", floor, polarity=self.polarity, kinds=self.kinds)
+
+
+@dataclass(frozen=True)
+class Recent:
+    """The last ``k`` items, newest first; None: all of them."""
+
+    k: int | None
+    kinds: Collection[str] | None = None
+
+    def __call__(self, moment: Moment, bank: MemoryBank, query: object) -> Sequence[Retrieved]:
+        own = moment.task if isinstance(query, Task) else None
+        may = (item for item in reversed(bank.items(kinds=self.kinds)) if item.level != "held")
+        return [_found(item) for item in islice((each for each in may if not (own and is_from(own, each))), self.k)]
+
+
+@dataclass(frozen=True)
+class Halves:
+    """The nearest items from successes, then the nearest from failures."""
+
+    successes: int
+    failures: int
+    kinds: Collection[str] | None = None
+    min_score: float | None = None
+
+    def __call__(self, moment: Moment, bank: MemoryBank, query: object) -> Sequence[Retrieved]:
+        good = Nearest(self.successes, self.kinds, self.min_score, "success")(moment, bank, query)
+        return [*good, *Nearest(self.failures, self.kinds, self.min_score, "failure")(moment, bank, query)]
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """The best ``k`` by a weighted sum of likeness and credit, each standardized among what was found."""
+
+    credit: Credit
+    k: int
+    weight: float = 0.5
+    """Weight of the credit; the rest is that of the likeness."""
+    most: float = 3.0
+    """Largest absolute value of a standardized credit."""
+
+    def __call__(self, moment: Moment, found: Sequence[Retrieved], bank: MemoryBank) -> Sequence[Retrieved]:
+        credits = worth(bank, self.credit, [item.id for each in found for item in each.items])
+        likeness = _standardized([each.score for each in found])
+        value = _standardized([max(credits[item.id] for item in each.items) for each in found])
+        scores = [
+            (1 - self.weight) * like + self.weight * max(-self.most, min(self.most, good))
+            for like, good in zip(likeness, value, strict=True)
+        ]
+        order = sorted(range(len(found)), key=lambda place: (-scores[place], place))
+        return [found[place] for place in order[: self.k]]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Items in a numbered list. Long ones are cut, so that each has an equal share of the room."""
+
+    heading: str = ""
+    position: Position = "first_turn"
+
+    def __call__(self, moment: Moment, found: Sequence[Retrieved], max_tokens: int) -> Memory:
+        items = [item for each in found for item in each.items]
+        room = max_tokens - estimate_tokens(self.heading)
+        memory = fitted(items, found, room)
+        block = f"{self.heading}\n{memory.block}" if self.heading and memory else memory.block
+        return replace(memory, block=block, position=self.position)
+
+
+@dataclass(frozen=True)
+class Parted:
+    """Items under headings, each in the first part whose test it passes."""
+
+    parts: Sequence[tuple[str, Callable[[MemoryItem], bool]]]
+    position: Position = "first_turn"
+
+    def __call__(self, moment: Moment, found: Sequence[Retrieved], max_tokens: int) -> Memory:
+        groups: list[list[Retrieved]] = [[] for _ in self.parts]
+        for each in found:
+            place = next((n for n, (_, test) in enumerate(self.parts) if all(map(test, each.items))), None)
+            if place is not None:
+                groups[place].append(each)
+        total = sum(map(len, groups))
+        shown = [
+            Listed(heading)(moment, group, max_tokens * len(group) // total)
+            for (heading, _), group in zip(self.parts, groups, strict=True)
+            if group
+        ]
+        return Memory(
+            tuple(found),
+            tuple(item for each in shown for item in each.items),
+            "\n".join(each.block for each in shown if each) or NO_MEMORY,
+            position=self.position,
+            beyond=sum(each.beyond for each in shown),
+        )
+
+
+def fitted(items: Sequence[MemoryItem], found: Sequence[Retrieved], max_tokens: int) -> Memory:
+    """The list of ``items`` in ``max_tokens``: those that are longer than their share are cut in the middle."""
+    every = list({item.id: item for item in items}.values())
+    whole = render(every, found)
+    wanted = estimate_tokens(whole.block) if every else 0
+    if wanted <= max_tokens:
+        return whole
+    rest, texts = max_tokens, dict[str, str]()
+    for n, item in enumerate(sorted(every, key=_length)):
+        share = rest // (len(every) - n)
+        frame = estimate_tokens(render([item.model_copy(update={"content": ""})]).block) + _MARGIN
+        # quoting and escaping add to each line, so what is cut may still be too long
+        room = share - frame
+        while room > 0 and estimate_tokens(_block(item, cut(item.content, room))) > share:
+            room = room * 4 // 5
+        texts[item.id] = cut(item.content, room) if room > 0 else ""
+        rest -= estimate_tokens(_block(item, texts[item.id])) if texts[item.id] else 0
+    fitting = [each.model_copy(update={"content": texts[each.id]}) for each in every if texts[each.id]]
+    memory = render(fitting, found, max_tokens)
+    shown = {item.id for item in memory.items}
+    beyond = max(0, wanted - estimate_tokens(memory.block))
+    return replace(memory, items=tuple(each for each in every if each.id in shown), beyond=beyond)
+
+
+def worth(bank: MemoryBank, credit: Credit, ids: Collection[str]) -> dict[str, float]:
+    """Id -> the credit of an item."""
+    uses = bank.all_uses(ids)
+    return {id: credit(uses[id]) for id in ids}
+
+
+_MARGIN = 8
+"""Tokens of a number and a mark of a cut."""
+
+
+def _block(item: MemoryItem, content: str) -> str:
+    return render([item.model_copy(update={"content": content})]).block
+
+
+def _length(item: MemoryItem) -> int:
+    return estimate_tokens(item.content)
+
+
+def _found(item: MemoryItem, score: float = 0.0) -> Retrieved:
+    first = item.provenance
+    return Retrieved(
+        score=score, experience_id=first.experience_id, task_id=first.task_id, instruction=item.title, items=(item,)
+    )
+
+
+def _standardized(values: Sequence[float]) -> list[float]:
+    spread = pstdev(values) if len(values) > 1 else 0.0
+    mean = fmean(values) if values else 0.0
+    return [(value - mean) / spread if spread > 1e-9 else 0.0 for value in values]
