@@ -1,4 +1,4 @@
-"""Keeping a bank in order: curators that go with any memory system. What they do is in the history and can be undone."""
+"""Keeping a bank in order: curators for any memory system. What they do is in the history, and can be undone."""
 
 from __future__ import annotations
 
