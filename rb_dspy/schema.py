@@ -386,6 +386,10 @@ class ExperienceDraft(Frozen):
     reward: float | None = Field(default=None, ge=0, le=1)
     submitted: int | None = Field(default=None, ge=0)
     """The place of the trajectory that was submitted."""
+    retired: dict[str, Text] = Field(default_factory=dict)
+    """Id of an item -> why it is retired."""
+    marks: dict[str, Mark] = Field(default_factory=dict)
+    """Id of what was shown -> whether it helped."""
 
 
 class Use(Frozen):
@@ -406,7 +410,7 @@ class Use(Frozen):
     seq: int
     """The number of that experience: uses are ordered by it."""
     mark: Mark | None = None
-    """Whether it helped, if the memory system said so."""
+    """Whether it helped, if the memory system said so when it learned from the experience."""
 
     @property
     def succeeded(self) -> bool | None:

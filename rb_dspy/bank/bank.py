@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NoReturn, Self
 
 import pydantic
@@ -33,6 +34,7 @@ from rb_dspy.schema import (
     Change,
     Experience,
     ExperienceDraft,
+    Mark,
     MemoryDraft,
     MemoryItem,
     Polarity,
@@ -196,6 +198,8 @@ class MemoryBank:
         submitted: int | None = None,
         again: bool = True,
         recorded: bool = False,
+        retired: Mapping[str, str] = MappingProxyType({}),
+        marks: Mapping[str, Mark] = MappingProxyType({}),
     ) -> Experience:
         """Store an experience and its items in one transaction; they are on disk when this returns.
 
@@ -222,6 +226,12 @@ class MemoryBank:
             again: False: skip drafts whose exact text was removed before by an edit, a delete or a rollback of that
                 item, and list their ids in the note; hold those that nearly say the same as a removed one.
             recorded: True: the rollouts were recorded, and have to be pending still.
+            retired: Id of an item -> why it is retired: it is not shown any more, but may be learned again, and
+                ``undelete`` brings it back. What is the owner's, or trusted more than this experience, or among
+                ``drafts`` stays, and the note says so; what is not there any more is skipped. If this experience is
+                removed, what it retired comes back.
+            marks: Id of what was shown -> whether it helped here: ``Use.mark`` of that use. Other ids are ignored, and
+                the note says so.
 
         Raises:
             InputError: The arguments do not match each other, or the attempt was removed from the bank.
@@ -246,6 +256,8 @@ class MemoryBank:
                 cited=admission.ids_of(self.scope, cited),
                 reward=reward,
                 submitted=submitted,
+                retired=dict(retired),
+                marks=dict(marks),
             )
         except pydantic.ValidationError as exc:
             raise admission.refused(exc) from None
@@ -524,7 +536,8 @@ class MemoryBank:
     def delete(self, id: str, *, note: str = "", dry_run: bool = False) -> Removal:
         """Remove an item, an experience with its items, or pending rollouts; the history of the first two stays.
 
-        An item that is also in another experience stays. ``dry_run``: only return what would be removed.
+        An item that is also in another experience stays. What the experience had retired comes back. ``dry_run``: only
+        return what would be removed.
 
         Raises:
             InputError: The id is unknown, or names a run or an origin, which only ``rollback`` removes.
@@ -532,7 +545,7 @@ class MemoryBank:
         return self._remove(id, kind="delete", descendants=False, note=note, dry_run=dry_run)
 
     def rollback(self, source: str, *, descendants: bool = True, note: str = "", dry_run: bool = False) -> Removal:
-        """Remove everything learned from ``source`` or under its influence.
+        """Remove everything learned from ``source`` or under its influence. What that had retired comes back.
 
         Args:
             source: Id of an experience or an item, ``run:NAME``, or ``origin:NAME``.
@@ -546,14 +559,18 @@ class MemoryBank:
         return self._remove(source, kind="rollback", descendants=descendants, note=note, dry_run=dry_run)
 
     def deleted_items(self) -> list[MemoryItem]:
-        """The items that a delete or a rollback removed, and that are not there again; see ``undelete``."""
+        """The items that were deleted, rolled back or retired, and that are not there again; see ``undelete``.
+
+        ``history`` says why.
+        """
         with self._store.reading() as reader:
-            return list(reading.ended_items(reader, writing.removed_rows(reader), self.scope).values())
+            return list(reading.ended_items(reader, writing.removed_rows(reader, retired=True), self.scope).values())
 
     def undelete(self, id: str, *, note: str = "") -> MemoryItem | Experience:
-        """Bring back an item, or an experience with its items, that a delete or a rollback removed.
+        """Bring back an item, or an experience with its items, that was deleted, rolled back or retired.
 
-        It has its provenance, uses, level and marks again; an experience gets a new id, like one that is corrected.
+        It has its provenance, uses, level and marks again; an experience gets a new id, like one that is corrected, and
+        retires again what it had retired.
 
         Raises:
             InputError: It is not removed, or unknown, or an item whose experience was removed: undelete the experience.
@@ -562,7 +579,7 @@ class MemoryBank:
         with self._store.reading() as reader:
             row = writing.latest(reader, id)
             new = None if row is None or row.ended is None else writing.undeleted(reader, row)
-            gone = reading.ended_items(reader, writing.removed_rows(reader), self.scope).get(id)
+            gone = reading.ended_items(reader, writing.removed_rows(reader, retired=True), self.scope).get(id)
             here = bool(reading.items_of(reader, [id], self.scope)) or (row is not None and row.ended is None)
         if new is not None:
             writing.append(self._store, lambda: self.embedder, self.trust, [new])
@@ -764,7 +781,7 @@ class MemoryBank:
             with self._store.reading() as reader:
                 removal = plan(reader, name, kind, descendants=descendants).removal
         else:
-            with self._store.write() as writer:
+            with self._store.write(embedder=self._store.embedder()) as writer:
                 removal = writing.remove(writer, name, kind, descendants=descendants, note=note)
         if removal == Removal():
             raise self._unknown(name)

@@ -39,7 +39,7 @@ class BankStats(Frozen):
     pending: int
     """Rollouts that are not learned from yet."""
     removed: int
-    """Experiences and items that were deleted or rolled back; their history is still stored."""
+    """Experiences and items that were deleted, rolled back or retired; their history is still stored."""
     embedder: str
     dimension: int
     bytes_on_disk: int
@@ -100,6 +100,7 @@ def stats(scope: Scope, reader: Reader, database: Database | None) -> BankStats:
     ended = {id for id in every if corrected_id(id) not in every}  # what was corrected was not removed
     removals = reader.journal(kinds=("delete", "rollback"))
     lost = {id for entry in removals for id in (entry.subject, *entry.items) if id.startswith("m")}
+    lost |= {entry.subject for entry in reader.journal(kinds=["retire"])}
     embedder, dimension = scope.embedder() or ("", 0)
     return BankStats(
         scope=scope.name,

@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 from rb_dspy.bank.admission import corrected_id, is_handwritten, now, unpack_rollouts
 from rb_dspy.bank.reading import experience_pages, grouped, versions_of
 from rb_dspy.bank.removal import source_of
+from rb_dspy.bank.retiring import retired_by
 from rb_dspy.bank.store.base import Entry, ExperienceRow, ItemRow, PendingKey
 from rb_dspy.bank.store.sql import SqlWriter
 from rb_dspy.errors import InputError, StorageError
@@ -63,6 +64,9 @@ def purge(writer: SqlWriter, name: str) -> Purged:
     quoted = [text for text in gone if len(text) >= _SHORTEST]
     notes = [row for row in every.values() if row.note]
     writer.blank_notes(row.seq for row in notes if row.seq in holders or any(text in row.note for text in quoted))
+    by = [row.id for row in every.values() if row.seq in holders or row in experiences]
+    reasons = [each for each in writer.journal(kinds=["retire"]) if any(text in each.note for text in quoted)]
+    writer.blank([*retired_by(writer, by), *reasons])
     return Purged(removal, gone.__contains__, {(row.run_id, row.task_id) for row in experiences})
 
 

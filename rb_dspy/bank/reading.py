@@ -43,6 +43,9 @@ _OWNER = LEVELS.index("owner")
 APPROVED = "approved"
 """The mark that raises what is held to the level of the owner."""
 
+HELPED = "helped"
+"""The name under which an experience says whether what was shown helped. It is about that use; see ``uses_of``."""
+
 ItemRows = Sequence[tuple[ItemRow, ExperienceRow]]
 """Item rows with their experiences."""
 
@@ -90,7 +93,8 @@ def marked(reader: Reader, unit: Unit, name: str, ids: Collection[str] | None = 
 
 def marks_of(reader: Reader, id: str) -> dict[str, str]:
     """The marks of an item or experience, by name."""
-    last = {entry.items[0]: entry for entry in reader.journal(subjects=[id], kinds=["mark"])}
+    entries = reader.journal(subjects=[id], kinds=["mark"])
+    last = {entry.items[0]: entry for entry in entries if len(entry.items) == 1}
     if not last:
         return {}
     rows = reader.items(ids=[id]) or reader.items(ids=[id], ended=True) or reader.experiences(ids=[id], ended=True)
@@ -123,6 +127,7 @@ def uses_of(reader: Reader, ids: Collection[str] | None) -> dict[str, Uses]:
         edits.setdefault(entry.subject, []).append(entry)
     subjects = None if ids is None else {each for id in ids for each in versions_of(reader, id, later=False)}
     rows = reader.uses(subjects=subjects)
+    said = {(each.subject, *each.items[1:]): each.note for each in reader.journal(subjects=subjects, kinds=["mark"])}
     experiences = {row.seq: row for row in reader.experiences(seqs={row.experience for row in rows})}
     present = {row.id for row in reader.items(ids=edits.keys() if ids is None else ids)}
     learned: dict[str, list[int]] = {}
@@ -142,6 +147,7 @@ def uses_of(reader: Reader, ids: Collection[str] | None) -> dict[str, Uses]:
             label=user.label,
             reward=user.reward,
             seq=user.seq,
+            mark=said.get((row.subject, user.id)) or None,
         )
         *earlier, last = _versions(row.subject, row.experience, edits, learned)
         for id in {last, *(each for each in earlier if ids is not None and each not in present)}:

@@ -49,6 +49,8 @@ class Plan:
     rows: list[ItemRow]
     """Item rows that end: of the experiences, and of the items themselves."""
     pending: dict[str, list[PendingKey]]
+    items: Collection[str]
+    """What goes, also if it had ended before."""
     removal: Removal
     """What is removed by that; its items are those that lose their last row."""
 
@@ -78,12 +80,12 @@ def unknown(reader: Reader, id: str, what: str, place: str) -> InputError:
     if kind in ("run", "origin") and value:
         return InputError(f"{place} has nothing of {kind} {value[:40]!r}")
     hint = ""
-    changes = history_of(reader, id)
+    changes = [change for change in history_of(reader, id) if change.kind != "mark"]
     if later := versions_of(reader, id, earlier=False) & {row.id for row in reader.items()}:
         hint = f"; it was edited and is {min(later)} now"
-    elif changes and (kind := changes[-1].kind) in ("delete", "rollback", "purge"):
+    elif changes and (kind := changes[-1].kind) in ("delete", "rollback", "retire", "purge"):
         back = "" if kind == "purge" else "; undelete brings it back"
-        hint = f"; a {kind} at {changes[-1].created_at} removed it{back}"
+        hint = f"; a {'retirement' if kind == 'retire' else kind} at {changes[-1].created_at} removed it{back}"
     return InputError(f"{place} has no {what} {id[:40]!r}{hint}")
 
 
@@ -121,7 +123,7 @@ def plan(reader: Reader, name: str, kind: Literal["delete", "rollback"], *, desc
         items=tuple(id for id in ids if id not in stays),
         pending=tuple(pending),
     )
-    return Plan(source, experiences, rows, pending, removal)
+    return Plan(source, experiences, rows, pending, removed_items, removal)
 
 
 def _viewers(reader: Reader, shown: Collection[str]) -> set[int]:

@@ -34,6 +34,7 @@ from rb_dspy.schema import (
     ExperienceDraft,
     Frozen,
     Level,
+    Mark,
     Polarity,
     Task,
     Trajectory,
@@ -86,6 +87,8 @@ class _Line(Frozen):
     reward: float | None = pydantic.Field(default=None, ge=0, le=1)
     submitted: int | None = pydantic.Field(default=None, ge=0)
     marks: dict[str, str] = pydantic.Field(default_factory=dict)
+    helped: dict[str, Mark] = pydantic.Field(default_factory=dict)
+    """Written only if there is one: an older rb_dspy does not know it."""
     created_at: str
 
 
@@ -129,8 +132,13 @@ def write(path: Path, scope: Scope) -> int:
         for use in reader.uses():
             if use.cited:
                 cited.setdefault(use.experience, []).append(use.subject)
+        said: dict[str, dict[str, str]] = {}
+        for entry in reader.journal(kinds=["mark"]):
+            for id in entry.items[1:]:
+                said.setdefault(id, {})[entry.subject] = entry.note
         for experience in all_experiences(reader, scope.name):
-            file.write(_line(experience, cited.get(experience.seq, ()), current, marks))
+            helped = said.get(experience.id, {})
+            file.write(_line(experience, cited.get(experience.seq, ()), helped, current, marks))
     return count
 
 
@@ -204,6 +212,7 @@ def _admitted(line: _Line, ids: dict[str, str], trust: TrustConfig, origin: str,
         origin=line.origin if own else origin,
         shown=tuple(ids.get(id, id) for id in line.shown) if own else (),
         cited=tuple(ids.get(id, id) for id in line.cited) if own else (),
+        marks={ids.get(id, id): value for id, value in line.helped.items()} if own else {},
         reward=line.reward if own else None,
         submitted=line.submitted,
     )
@@ -225,6 +234,7 @@ def _admitted(line: _Line, ids: dict[str, str], trust: TrustConfig, origin: str,
 def _line(
     experience: Experience,
     cited: Collection[str],
+    helped: Mapping[str, str],
     current: Mapping[str, Sequence[str]],
     marks: Mapping[str, Mapping[str, str]],
 ) -> bytes:
@@ -239,8 +249,9 @@ def _line(
     parts["marks"] = marks.get(experience.id, {})
     for name, ids in (("shown", experience.shown), ("cited", cited)):
         parts[name] = list(dict.fromkeys(new for id in ids for new in current.get(id, [id])))
+    parts["helped"] = {new: value for id, value in helped.items() if value for new in current.get(id, [id])}
     try:
-        return encode({name: parts[name] for name in _Line.model_fields})
+        return encode({name: parts[name] for name in _Line.model_fields if name != "helped" or parts[name]})
     except InputError as exc:
         raise InputError(f"experience {experience.id} {exc}; delete it first") from None
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
+from itertools import groupby, islice
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -21,8 +22,9 @@ from rb_dspy.bank.admission import (
     unpack_rollouts,
 )
 from rb_dspy.bank.embedding import embed
-from rb_dspy.bank.reading import grouped, kept_marks, key_of, levels_of
+from rb_dspy.bank.reading import HELPED, grouped, kept_marks, key_of, levels_of
 from rb_dspy.bank.removal import plan
+from rb_dspy.bank.retiring import of_shown, retirable, retired_by, returning, said_by
 from rb_dspy.bank.store.base import (
     HELD,
     Entry,
@@ -45,6 +47,9 @@ _BATCH = 500
 
 _REMOVED = 2_000
 """Removed lessons that a new one is compared with."""
+
+_REASON = 2_000
+"""Most characters of the reason why an item is retired."""
 
 
 class Written(NamedTuple):
@@ -202,17 +207,33 @@ def _append(writer: Writer, pages: Sequence[_Page]) -> list[dict[str, Written]]:
             raise StorageError(f"experience {new.id} was purged meanwhile; append it again")
         if new.corrects:
             remove(writer, new.corrects, "delete", descendants=False, note=f"corrected by {new.id}")
-    count = sum(1 + len(new.items) + len(new.marks) for new in fresh)
+    written: dict[str, Written] = {}
+    for _, group in groupby(fresh, key=lambda new: new.id if new.draft.retired else ""):
+        written |= _store(writer, [*group], vectors)  # what retires reads what was stored before it
+    # two threads may have tried to store the same attempt
+    return [{new.id: written.pop(new.id) for new in each.news if new.id in written} for each in pages]
+
+
+def _store(writer: Writer, fresh: Sequence[NewExperience], vectors: Mapping[str, list[Vectors]]) -> dict[str, Written]:
+    """Store new experiences, of which one that retires items is alone. Returns what was written, by id."""
+    said = {new.id: of_shown(new.draft.marks, new.draft.shown) for new in fresh}
+    count = sum(1 + len(new.items) + len(new.marks) + bool(said[new.id][0]) for new in fresh)
     seq = writer.allocate(count) - count
     levels = levels_of(writer, {id for new in fresh for id in new.draft.shown})
     given = Counter(item.id for new in fresh for item in new.items)
     given.update({row.id for row in writer.items(ids=given)})
     written: dict[str, Written] = {}
     units, uses, entries = list[tuple[Unit, int, Vectors]](), list[UseRow](), list[Entry]()
+    ends = list[tuple[list[ItemRow], int]]()
     for new in fresh:
         shown = tuple(dict.fromkeys(new.draft.shown))
         level = min([new.row.level, *(levels[id] for id in shown if id in levels and not new.stated)])
-        row = new.row._replace(seq=seq + 1, level=level)
+        ids = tuple(item.id for item in new.items)
+        trusted = HELD if new.held else level  # what would take the place of others is not shown
+        retired, why = retirable(writer, new.draft.retired, level=trusted, again=ids)
+        marks, unknown = said[new.id]
+        note = "; ".join(filter(None, [new.row.note, why, unknown]))
+        row = new.row._replace(seq=seq + 1, level=level, note=note)
         items = tuple(
             item._replace(
                 seq=n,
@@ -230,7 +251,12 @@ def _append(writer: Writer, pages: Sequence[_Page]) -> list[dict[str, Written]]:
         units.append(("experience", row.seq, first))
         units += [("item", each.seq, vector) for each, vector in zip(items, others, strict=True)]
         uses += [UseRow(row.seq, id, place, id in new.draft.cited) for place, id in enumerate(shown)]
-        entries.append(Entry(seq, new.id, "append", tuple(item.id for item in items), "", row.created_at))
+        entries.append(Entry(seq, new.id, "append", ids, "", row.created_at))
+        reasons = {each.id: new.draft.retired[each.id][:_REASON] for each in retired}
+        entries += [Entry(seq, id, "retire", ids, reason, row.created_at) for id, reason in reasons.items()]
+        ends.append((retired, seq))
+        seq += bool(marks)
+        entries += [Entry(seq, id, "mark", (HELPED, new.id), value, row.created_at) for id, value in marks.items()]
         for id, name, value in new.marks:
             seq += 1
             entries.append(Entry(seq, id, "mark", (name,), value, row.created_at))
@@ -242,13 +268,18 @@ def _append(writer: Writer, pages: Sequence[_Page]) -> list[dict[str, Written]]:
         uses=uses,
         entries=entries,
     )
-    # two threads may have tried to store the same attempt
-    return [{new.id: written.pop(new.id) for new in each.news if new.id in written} for each in pages]
+    for rows, end in ends:
+        writer.end([each.seq for each in rows], end)
+    return written
 
 
-def removed_rows(reader: Reader, most: int = 0) -> list[int]:
-    """The numbers of the last rows of lessons that a delete or a rollback removed; ``most``: only so many, the last."""
-    entries = reader.journal(kinds=("delete", "rollback"))
+def removed_rows(reader: Reader, most: int = 0, *, retired: bool = False) -> list[int]:
+    """The numbers of the last rows of lessons that a delete or a rollback removed; ``most``: only so many, the last.
+
+    ``retired``: also of retired ones, which nobody rejected: they may be learned again.
+    """
+    gone = reader.journal(kinds=["retire"]) if retired else []
+    entries = reader.journal(kinds=("delete", "rollback")) + [entry._replace(items=()) for entry in gone]
     corrected = {row.id for row in reader.experiences(ids={corrected_id(each.subject) for each in entries}, ended=True)}
     entries = [entry for entry in entries if corrected_id(entry.subject) not in corrected]
     subjects = {id for entry in entries for id in (entry.subject, *entry.items)}
@@ -267,9 +298,10 @@ def without_removed(reader: Reader, drafts: Sequence[MemoryDraft], note: str) ->
     left, gone = [], []
     for draft in drafts:
         id = new_item(draft).id
-        last = reader.journal(subjects=[id])[-1:]
+        last = [entry for entry in reader.journal(subjects=[id]) if entry.kind != "mark"][-1:]
         rows = reader.items(ids=[id], ended=True) if last else []
-        if rows and max(row.ended or last[0].seq + 1 for row in rows) == last[0].seq:
+        ends = {row.ended or last[0].seq + 1 for row in rows}
+        if ends and max(ends) == last[0].seq and last[0].kind != "retire":
             gone.append(f"{id} ({last[0].kind} at {last[0].created_at})")
         else:
             left.append(draft)
@@ -347,7 +379,7 @@ def mark(writer: Writer, ids: Sequence[str], name: str, value: str) -> None:
 
 
 def remove(writer: Writer, name: str, kind: Literal["delete", "rollback"], *, descendants: bool, note: str) -> Removal:
-    """End the rows of ``removal.plan``."""
+    """End the rows of ``removal.plan``. What the experiences had retired comes back."""
     going = plan(writer, name, kind, descendants=descendants)
     writer.remove_pending([key for keys in going.pending.values() for key in keys])
     if not going.experiences and not going.rows:
@@ -361,6 +393,9 @@ def remove(writer: Writer, name: str, kind: Literal["delete", "rollback"], *, de
     entries = [Entry(last, row.id, kind, tuple(lost.get(row.seq, ())), note, time) for row in going.experiences]
     entries += [Entry(last, id, kind, (), note, time) for id in sorted(going.source.items & set(going.removal.items))]
     writer.add(entries=entries)
+    for id, vector in [*returning(writer, [row.id for row in going.experiences], going.items)]:
+        with suppress(InputError):  # its own experience is removed
+            undelete_item(writer, id, vector, "what retired it was removed", "")
     return going.removal
 
 
@@ -374,6 +409,8 @@ def undeleted(reader: Reader, row: ExperienceRow) -> NewExperience:
         run_id=row.run_id,
         shown=tuple(use.subject for use in uses),
         cited=tuple(use.subject for use in uses if use.cited),
+        retired={entry.subject: entry.note for entry in retired_by(reader, [row.id])},
+        marks=said_by(reader, row.id),
     )
     new_row = row._replace(id=corrected_id(row.id), ended=None, level=levels[row.id])
     return NewExperience(

@@ -67,6 +67,10 @@ class OverlayReader:
     def journal(self, **where: Any) -> list[Entry]:
         return self._both(lambda reader: reader.journal(**where))
 
+    def vectors(self, unit: Unit, seqs: Collection[int]) -> dict[int, Vectors]:
+        own = {} if self._own is None else self._own.vectors(unit, [seq for seq in seqs if seq > self._mark])
+        return self._below.vectors(unit, [seq for seq in seqs if seq <= self._mark]) | own
+
     def ids(self, prefix: str) -> list[str]:
         return sorted({*self._both(lambda reader: reader.ids(prefix))})
 
@@ -175,8 +179,7 @@ class Overlay:
             yield OverlayReader(self.base.at(self.born), own, self.born, self.hidden, None)
 
     def vectors(self, unit: Unit, seqs: Collection[int]) -> dict[int, Vectors]:
-        own = {} if self.own is None else self.own.vectors(unit, [seq for seq in seqs if seq > self.born])
-        return self.base.vectors(unit, [seq for seq in seqs if seq <= self.born]) | own
+        return self.now().vectors(unit, seqs)
 
     def index_rows(self, unit: Unit, *, after: int, upto: int) -> Iterator[IndexRow]:
         below = self.base.index_rows(unit, after=after, upto=min(upto, self.born))

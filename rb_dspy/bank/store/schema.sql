@@ -78,7 +78,9 @@ CREATE TABLE uses (
 );
 CREATE INDEX uses_subject ON uses (scope_id, subject);
 -- "seq" is the last number of the write, "subject" the changed experience or item, "item_ids" (JSON) the ids of the
--- experience's items, or of the item that replaced an edited one; for a mark, its name, and "note" is its value
+-- experience's items, or of the item that replaced an edited one; for a mark, its name, and "note" is its value. What an
+-- experience says of an item that was shown is a mark, too: "item_ids" are "helped" and the experience. For a retired item
+-- they are the items of the experience that retired it, "seq" is that of the experience's entry, and "note" the reason
 CREATE TABLE journal (
     scope_id INTEGER NOT NULL,
     seq BIGINT NOT NULL,

@@ -136,16 +136,30 @@ class SqlReader:
         self,
         *,
         subjects: Collection[str] | None = None,
-        item: str | None = None,
+        seqs: Collection[int] | None = None,
+        item: str | tuple[str, str] | None = None,
         kinds: Collection[ChangeKind] = (),
     ) -> list[Entry]:
-        """``kinds``: only of these kinds; ``item``: only edits to this item, or marks of this name."""
-        equal = {"subject": subjects, "item_ids": None if item is None else json.dumps([item])}
+        """``kinds``: only of these kinds; ``item``: only edits to this item, marks of this name, or with a pair, those
+        of this name in this experience.
+        """
+        items = None if item is None else json.dumps([item] if isinstance(item, str) else item)
+        equal = {"subject": subjects, "seq": seqs, "item_ids": items}
         columns = "seq, subject, kind, item_ids, note, created_at"
         # literals, for the partial index
         also = f"kind IN ({', '.join(map(repr, kinds))}) AND kind <> 'append'" if kinds else ""
         rows = self._select("journal", columns, equal, "seq, subject", also=also)
         return [Entry(row[0], row[1], row[2], tuple(json.loads(row[3])), row[4], row[5]) for row in rows]
+
+    def vectors(self, unit: Unit, seqs: Collection[int]) -> dict[int, Vectors]:
+        """The vectors of rows, by number; those without one are left out."""
+        statement = (
+            "SELECT seq, data FROM vectors WHERE scope_id = :scope AND unit = :unit AND seq = ANY(:seqs)"
+            " AND embedder = (SELECT value FROM meta WHERE key = 'embedder')"
+        )
+        rows = self._rows(statement, unit=unit, seqs=[*seqs])
+        data = [packed_bytes(row[1]) for row in rows]
+        return dict(zip((row[0] for row in rows), unpacked(data, len(data[0]) // 2), strict=True)) if data else {}
 
     def ids(self, prefix: str) -> list[str]:
         """Ids of items and experiences that begin with ``prefix``, in hexadecimal digits, also of ended ones."""
@@ -384,16 +398,6 @@ class SqlScope(SqlReader):
     def index_ended(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, int]]:
         statement = f"SELECT seq, ended FROM {unit}s WHERE scope_id = :scope AND ended > :after AND ended <= :upto"
         return [(row[0], row[1]) for row in self._rows(statement, after=after, upto=upto)]
-
-    def vectors(self, unit: Unit, seqs: Collection[int]) -> dict[int, Vectors]:
-        """The vectors of rows, by number; those without one are left out."""
-        statement = (
-            "SELECT seq, data FROM vectors WHERE scope_id = :scope AND unit = :unit AND seq = ANY(:seqs)"
-            " AND embedder = (SELECT value FROM meta WHERE key = 'embedder')"
-        )
-        rows = self._rows(statement, unit=unit, seqs=[*seqs])
-        data = [packed_bytes(row[1]) for row in rows]
-        return dict(zip((row[0] for row in rows), unpacked(data, len(data[0]) // 2), strict=True)) if data else {}
 
     def texts(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, str]]:
         where = "scope_id = :scope AND seq > :after AND seq <= :upto"
