@@ -14,7 +14,7 @@ from rb_dspy.backbones import active
 from rb_dspy.bank import MemoryBank
 from rb_dspy.concurrency import run_parallel
 from rb_dspy.config import MattsConfig, MattsMode
-from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, UnparseableOutput
+from rb_dspy.errors import BackboneError, BudgetSpent, ConfigError, InfrastructureError, UnparseableOutput
 from rb_dspy.memories import Attempt
 from rb_dspy.program import Learner, Lessons, ReasoningBank
 from rb_dspy.protocols import EnvironmentFactory
@@ -53,7 +53,7 @@ class MaTTS(Learner):
     It shares the steps of ``program``, is called in the same way, and returns the same fields for the submitted
     rollout, plus ``trajectories``, ``verdicts``, ``selection``, ``lost`` (rollouts that failed) and ``launched``. Every
     rollout is stored as pending when it ends (sequential: after its last pass); one that fails does not affect the
-    others, and a call raises if all failed.
+    others, and a call raises if all failed. What an interrupted call has not done of the k, ``resume`` does.
 
     Args:
         program: Its steps, backbones and environments are used.
@@ -99,10 +99,18 @@ class MaTTS(Learner):
         return super().load_state({**own, **state}, **kwargs)
 
     def _rollouts(
-        self, task: Task, memory: Memory, environments: EnvironmentFactory, keep: Callable[[Trajectory], object]
+        self,
+        task: Task,
+        memory: Memory,
+        environments: EnvironmentFactory,
+        keep: Callable[[Trajectory], object],
+        stored: tuple[Trajectory, ...] = (),
     ) -> tuple[tuple[Trajectory, ...], dict[str, Any]]:
         """Return the finished rollouts; and those that failed, and how many were launched (or passes made)."""
-        k = self.config.k
+        k, ids = self.config.k, {each.rollout_id for each in stored}
+        numbers = [number for number in range(k) if str(number) not in ids][: max(0, k - len(stored))]
+        if stored and (self.config.mode == "sequential" or not numbers):
+            return stored, {}
         if self.config.mode == "sequential":
             refined = self.refine(self.act, task, memory, environments, k)
             keep(refined.trajectory)
@@ -115,16 +123,18 @@ class MaTTS(Learner):
             keep(trajectory)
             return trajectory
 
-        results = run_parallel([partial(rollout, number) for number in range(k)], self.config.at_once)
-        errors = [(number, each) for number, each in enumerate(results) if isinstance(each, Exception)]
+        results = run_parallel([partial(rollout, number) for number in numbers], self.config.at_once)
+        errors = [(number, each) for number, each in zip(numbers, results, strict=True) if isinstance(each, Exception)]
         for _, error in errors:
-            if not isinstance(error, InfrastructureError | BackboneError):
-                raise error  # a bug, bad input, or a bank that cannot be written: the other rollouts fail too
-        if len(errors) == k:
-            raise next((error for _, error in errors if isinstance(error, BackboneError)), errors[0][1])
-        trajectories = tuple(each for each in results if isinstance(each, Trajectory))
+            if isinstance(error, BudgetSpent) or not isinstance(error, InfrastructureError | BackboneError):
+                raise error  # a cap, a bug, bad input, or a bank that cannot be written: the other rollouts fail too
+        refused = next((error for _, error in errors if isinstance(error, BackboneError)), None)
+        if len(errors) == len(numbers) and (refused or not stored):
+            raise refused or errors[0][1]
+        trajectories = [*stored, *(each for each in results if isinstance(each, Trajectory))]
+        trajectories.sort(key=lambda each: (len(each.rollout_id), each.rollout_id))  # by number
         lost = tuple(Lost(str(number), summary_line(each)) for number, each in errors)
-        return trajectories, {"lost": lost, "launched": k}
+        return tuple(trajectories), {"lost": lost, "launched": len(stored) + len(numbers)}
 
     def _lessons(
         self, task: Task, trajectories: tuple[Trajectory, ...], bank: MemoryBank, memory: Memory, learn: bool = True
@@ -189,7 +199,7 @@ class MaTTS(Learner):
     ) -> dspy.Prediction:
         verdicts = tuple(lessons.verdicts) or (None,) * len(rollouts)
         added = {"trajectories": rollouts, "verdicts": verdicts, "selection": lessons.selection, "lost": ()}
-        launched = 0 if more.get("stored") else len(rollouts)
+        launched = 0 if more.get("stored") else sum(1 + len(each.checks) for each in rollouts)
         return super()._prediction(lessons, rollouts, *parts, **{**added, "launched": launched, **more})
 
     def _check_temperature(self) -> None:

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from numbers import Real
 from typing import Any, Literal, Self, TypeVar
 
@@ -108,19 +107,14 @@ class Learner(dspy.Module):
                 return self._prediction(_stored(known), known.trajectories, memory, ledger, known, stored=True)
             memory = self.recall(task, bank)
             task = as_task(task)
-            # each rollout is stored when it ends, so that a crash loses none
             origin = checked_name("origin", origin or f"env:{task.env}")
-            record = partial(bank.record, run_id=run_id, shown=memory.items, origin=origin)
-            rollouts, more = self._rollouts(
-                task,
-                memory,
-                environments or self.environments,
-                lambda rollout: record(self._clean(task), self._clean(rollout)) if learn else None,
-            )
+            about: dict[str, Any] = {"run_id": run_id, "origin": origin}
+            keep = self._keeper(bank, task, memory, **about) if learn else lambda _: None
+            rollouts, more = self._rollouts(task, memory, environments or self.environments, keep)
             if not learn:
                 lessons = self._lessons(task, rollouts, bank, memory, learn)
                 return self._prediction(lessons, rollouts, memory, ledger, **more)
-            return self._learn(task, rollouts, bank, memory, ledger, run_id=run_id, origin=origin, **more)
+            return self._learn(task, rollouts, bank, memory, ledger, **about, **more)
 
     def recall(self, task: Task | str, bank: MemoryBank) -> Memory:
         """Retrieve for an external agent: put ``.block`` into its prompt; ``.items`` are the lessons in it."""
@@ -135,18 +129,26 @@ class Learner(dspy.Module):
         self.teach, self.curate, self.repeats_tasks = system.teach, list(system.curate), system.repeats_tasks
         return self
 
-    def resume(self, pending: Pending) -> dspy.Prediction:
+    def resume(self, pending: Pending, environments: EnvironmentFactory | None = None) -> dspy.Prediction:
         """Learn from the pending rollouts of a task (``MemoryBank.pending``).
 
         If an answer of a language model cannot be parsed, the rollouts stay pending; at the third such answer they are
         appended without lessons, with the stated verdict or ``unknown``. A correction always stays pending.
+
+        Args:
+            pending: The rollouts.
+            environments: ``MaTTS`` does here what is missing of its k rollouts, with the same lessons. None: it learns
+                from those that there are. A rollout with a stated verdict or feedback is learned from as it is.
         """
-        task, rollouts, memory = pending.task, pending.trajectories, render(pending.shown)
+        task, rollouts, memory, bank = pending.task, pending.trajectories, render(pending.shown), pending.bank
+        about: dict[str, Any] = {"run_id": pending.run_id, "origin": pending.origin}
+        stated = any(each.known_label or each.feedback for each in rollouts)
+        more: dict[str, Any] = {}
         with session(self.backbones) as ledger:
-            run_id, origin, reward = pending.run_id, pending.origin, pending.reward
-            return self._learn(
-                task, rollouts, pending.bank, memory, ledger, run_id=run_id, origin=origin, reward=reward
-            )
+            if environments and pending.run_id and not stated and not pending.tries:  # after a try all have been done
+                keep = self._keeper(bank, task, memory, **about)
+                rollouts, more = self._rollouts(task, memory, environments, keep, rollouts)
+            return self._learn(task, rollouts, bank, memory, ledger, **about, reward=pending.reward, **more)
 
     async def aforward(self, *args: Any, **kwargs: Any) -> dspy.Prediction:
         """``forward`` for asyncio: runs in its own thread."""
@@ -156,18 +158,28 @@ class Learner(dspy.Module):
         """``recall`` for asyncio."""
         return await run_in_thread(self.recall, *args, **kwargs)
 
-    async def aresume(self, pending: Pending) -> dspy.Prediction:
+    async def aresume(self, pending: Pending, environments: EnvironmentFactory | None = None) -> dspy.Prediction:
         """``resume`` for asyncio."""
-        return await run_in_thread(self.resume, pending)
+        return await run_in_thread(self.resume, pending, environments)
 
     def _clean(self, value: Cleaned) -> Cleaned:
         """A task or a rollout without secrets; the arguments of an environment stay."""
         return cleaned(value, self.redactor)
 
+    def _keeper(self, bank: MemoryBank, task: Task, memory: Memory, **about: Any) -> Callable[[Trajectory], object]:
+        """Return what stores a rollout when it ends, so that a crash loses none."""
+        task = self._clean(task)
+        return lambda rollout: bank.record(task, self._clean(rollout), shown=memory.items, **about)
+
     def _rollouts(
-        self, task: Task, memory: Memory, environments: EnvironmentFactory, keep: Callable[[Trajectory], object]
+        self,
+        task: Task,
+        memory: Memory,
+        environments: EnvironmentFactory,
+        keep: Callable[[Trajectory], object],
+        stored: tuple[Trajectory, ...] = (),
     ) -> tuple[tuple[Trajectory, ...], dict[str, Any]]:
-        """Act, and ``keep`` each rollout. Returns them, and more fields of the prediction."""
+        """Act, and ``keep`` each rollout, except those that are ``stored``. Returns all, and more of the prediction."""
         raise NotImplementedError
 
     def _lessons(
@@ -432,8 +444,15 @@ class ReasoningBank(Learner):
         return await run_in_thread(self.learn, *args, **kwargs)
 
     def _rollouts(
-        self, task: Task, memory: Memory, environments: EnvironmentFactory, keep: Callable[[Trajectory], object]
+        self,
+        task: Task,
+        memory: Memory,
+        environments: EnvironmentFactory,
+        keep: Callable[[Trajectory], object],
+        stored: tuple[Trajectory, ...] = (),
     ) -> tuple[tuple[Trajectory, ...], dict[str, Any]]:
+        if stored:
+            return stored, {}
         trajectory = self.act(task, memory, environments)
         keep(trajectory)
         return (trajectory,), {}

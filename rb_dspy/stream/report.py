@@ -37,7 +37,7 @@ class TaskResult:
     resumed: bool = False
     """Learned from a rollout that was in the bank already. Its outcome is unknown if the run has no journal."""
     outcomes: tuple[Outcome | None, ...] = ()
-    """Ground truth of each of ``rollouts``; empty if resumed and unknown."""
+    """Ground truth of each of ``rollouts``; empty if resumed and unknown of all."""
     passes: tuple[Outcome | None, ...] = ()
     """Sequential scaling: ground truth after each pass, over all attempts."""
     run_id: str = ""

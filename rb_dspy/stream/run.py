@@ -46,8 +46,8 @@ class Program(Protocol):
         """Do ``task`` (a ``Task``, or text) in ``environments``, and learn from it if ``learn``."""
         ...
 
-    def resume(self, pending: Pending) -> dspy.Prediction:
-        """Learn from pending rollouts."""
+    def resume(self, pending: Pending, environments: EnvironmentFactory) -> dspy.Prediction:
+        """Learn from pending rollouts, after those that are missing were done in ``environments``."""
         ...
 
 
@@ -82,9 +82,9 @@ def run_stream(
     """Run ``program`` over the tasks of ``stream`` in order. Lessons of a task are in ``bank`` before the next begins.
 
     An interrupted run (Ctrl-C, a crash, a full disk) continues if it is called again with its ``run_id``: it first
-    learns from its pending rollouts in the bank, then does the tasks that it has not learned from. An error of one task
-    is stored in ``TaskResult.error``, and the run continues; if the task's rollout is pending, the next call with this
-    ``run_id`` learns from it.
+    learns from its pending rollouts in the bank (a ``MaTTS`` completes them to its k), then does the tasks that it has
+    not learned from. An error of one task is stored in ``TaskResult.error``, and the run continues; if the task's
+    rollout is pending, the next call with this ``run_id`` learns from it.
 
     Args:
         program: Does the tasks.
@@ -192,7 +192,8 @@ class Run:
         positions = {task.id: number for number, task in enumerate(tasks, 1)}
         if self.policy.afresh and self.learn:
             self._forget(done)
-        waiting = [each.task for each in self._waiting()]
+        own = {task.id: task for task in tasks}  # the bank has them without secrets
+        waiting = [own.get(each.task.id, each.task) for each in self._waiting()]
         known = {task.id for task in waiting}
         failed = 0
         try:
@@ -263,7 +264,7 @@ class Run:
             waiting = self._waiting(task)
             try:
                 if waiting:
-                    prediction = self.program.resume(waiting[0])
+                    prediction = self.program.resume(replace(waiting[0], task=task), self.environments)
                 else:
                     prediction = self.program(
                         task=self.texts.get(task.id, task),
@@ -281,7 +282,8 @@ class Run:
     def _scored(self, task: Task, prediction: dspy.Prediction, resumed: bool) -> TaskResult:
         """The result of a finished task, with the ground truth of every rollout."""
         result, scored = TaskResult(task, prediction, resumed=resumed), self.environments
-        chosen, ids = scored.rollout_of(task.id, prediction.trajectory), [each.rollout_id for each in result.rollouts]
+        submitted, ids = prediction.trajectory, [each.rollout_id for each in result.rollouts]
+        chosen = submitted.rollout_id if len(ids) > 1 else scored.rollout_of(task.id, submitted)
         errors = [scored.broke(task.id, rollout_id) for rollout_id in (chosen, *ids)]
         sequential = isinstance(self.program, MaTTS) and self.program.config.mode == "sequential"
         outcomes = tuple(scored.outcome(task.id, rollout_id) for rollout_id in ids)

@@ -186,8 +186,8 @@ def test_whatever_is_called_like_a_program_can_be_run(bank: MemoryBank) -> None:
             self.done.append(task.id)
             return self.inner(task=task, **more)
 
-        def resume(self, pending: Pending) -> dspy.Prediction:
-            return self.inner.resume(pending)
+        def resume(self, pending: Pending, environments: EnvironmentFactory) -> dspy.Prediction:
+            return self.inner.resume(pending, environments)
 
     counted = Counted(program())
     assert run_stream(counted, [lock("Abus", 1, code="0000")], bank).summary().solved == 1
