@@ -1,7 +1,8 @@
-"""Look up embedders, environment families and memory systems by name, through entry points of installed packages.
+"""Look up embedders, environments, memory systems and curators by name, through entry points of installed packages.
 
 Groups: ``rb_dspy.embedders`` (a callable without arguments that returns an ``Embedder``), ``rb_dspy.environments``
-(a callable without arguments that returns an ``EnvironmentFamily``) and ``rb_dspy.memories`` (a ``MemoryFactory``).
+(a callable without arguments that returns an ``EnvironmentFamily``), ``rb_dspy.memories`` (a ``MemoryFactory``) and
+``rb_dspy.curators`` (a callable without arguments that returns a ``Curator``).
 """
 
 from __future__ import annotations
@@ -91,6 +92,18 @@ def memory(name: str, base: object) -> Any:
     if name not in memory_names():
         raise InputError(f"unknown memory {name!r}; expected one of {', '.join(memory_names())}")
     return _load("memory", name, ("retrieve", "teach", "curate", "signal"), base)
+
+
+def curator_names() -> list[str]:
+    """The installed curators, which go with any memory system."""
+    return sorted(entry_points(group="rb_dspy.curators").names)
+
+
+def curator(name: str) -> Any:
+    """Make the curator ``name``. Errors are those of ``memory``."""
+    if name not in curator_names():
+        raise InputError(f"unknown curator {name!r}; expected one of {', '.join(curator_names())}")
+    return _load("curator", name, ("__call__",))
 
 
 def lacks(value: object, names: Sequence[str]) -> list[str]:

@@ -27,7 +27,7 @@ class Every:
 class Cap:
     """At most ``most`` items: the ones with the lowest credit, and of these the oldest, are retired."""
 
-    most: int
+    most: int = 200
     credit: Credit | None = None
     """None: the oldest are retired."""
     kinds: Collection[str] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from rb_dspy import plugins
@@ -132,16 +132,19 @@ class MemoryFactory(Protocol):
 
 
 def system_of(memory: str | MemorySystem, base: Base) -> MemorySystem:
-    """The memory system of this name, made for a program.
+    """The memory system of this name, made for a program; ``bank+supersede`` is ``bank`` with a further curator.
 
     Raises:
         ConfigError: ``memory`` is neither a name nor a system.
-        InputError: No installed system has this name.
+        InputError: No installed system, or curator, has this name.
     """
-    system = plugins.memory(memory, base) if isinstance(memory, str) else memory
-    if not isinstance(system, MemorySystem):
-        raise ConfigError(f"got {type(system).__name__} for memory; expected a name, or a MemorySystem")
-    return system
+    if isinstance(memory, str):
+        name, *more = memory.split("+")
+        system = plugins.memory(name, base)
+        memory = replace(system, curate=[*system.curate, *map(plugins.curator, more)])
+    if not isinstance(memory, MemorySystem):
+        raise ConfigError(f"got {type(memory).__name__} for memory; expected a name, or a MemorySystem")
+    return memory
 
 
 def unjudged(task: Task, trajectory: Trajectory) -> Verdict:  # noqa: ARG001
