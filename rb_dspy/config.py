@@ -90,7 +90,9 @@ class ActConfig(_Config):
     """Maximum estimated tokens of one observation; a longer one is cut in the middle, in prompts only."""
 
 
-class _CallConfig(_Config):
+class CallConfig(_Config):
+    """How a language model is asked about rollouts."""
+
     temperature: Temperature = 0.0
     """Sampling temperature."""
     max_tokens: int = Field(default=512, ge=1)
@@ -99,11 +101,11 @@ class _CallConfig(_Config):
     """Maximum estimated tokens of each trajectory in the prompt."""
 
 
-class JudgeConfig(_CallConfig):
+class JudgeConfig(CallConfig):
     """How rollouts are judged. The paper: the agent's model at temperature 0."""
 
 
-class DistillConfig(_CallConfig):
+class DistillConfig(CallConfig):
     """How lessons are drawn from one rollout. The paper: temperature 1.0, at most three items."""
 
     max_tokens: int = Field(default=900, ge=1)
@@ -153,7 +155,7 @@ class ProgramConfig(_Config):
         )
 
 
-class ContrastConfig(_CallConfig):
+class ContrastConfig(CallConfig):
     """How lessons are drawn from several rollouts at once. The paper: one call, no labels, at most five items."""
 
     labels: bool = False
@@ -166,7 +168,7 @@ class ContrastConfig(_CallConfig):
     """See ``DistillConfig``."""
 
 
-class SelectConfig(_CallConfig):
+class SelectConfig(CallConfig):
     """How one of several rollouts is chosen. The paper: one call, which sees neither verdicts nor votes."""
 
     verdicts: bool = False
@@ -177,7 +179,7 @@ class SelectConfig(_CallConfig):
     """Ask in this many orders, each rotated by one place, and count the votes."""
 
 
-class RefineConfig(_CallConfig):
+class RefineConfig(CallConfig):
     """How an agent checks its own work. The paper: always k passes, whatever the previous check concluded."""
 
     until_confirmed: bool = False
