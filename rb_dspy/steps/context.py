@@ -41,6 +41,7 @@ class Window:
         self._notes = dict[int, list[str]]()
         self._shown = dict[int, list[str]]()
         self._archive = dict[str, tuple[str, str]]()
+        self._state = ""
         self._problems: list[str] = []
 
     def add(self, said: Turn, turn: Turn) -> None:
@@ -75,6 +76,7 @@ class Window:
             lessons=dict(self._lessons),
             steps=self._steps(),
             archive={name: summary for name, (summary, _) in self._archive.items()},
+            state=self._state,
             tokens=sum(estimate_tokens(str(text)) for turn in turns for text in turn.values()),
             problems=tuple(self._problems),
         )
@@ -122,14 +124,19 @@ class Window:
 
     def _read(self, edit: ContextEdit, text: str) -> None:
         name = escape_fields(normalize(edit.name)).strip()
-        if name in self._archive:
-            self._show(f"[archived as {name}, word for word]\n{self._archive[name][1]}")
-        else:
+        if name not in self._archive:
             known = ", ".join(self._archive) or "none yet"
             self._problems.append(f"read: nothing is archived as {edit.name!r:.40}; archived: {known}")
+            return
+        whole = f"[archived as {name}, word for word]\n{self._archive[name][1]}"
+        if any(whole in texts for turn, texts in self._shown.items() if turn not in self._left_out):
+            self._problems.append(f"read: {name!r:.40} is in the context already")
+        else:
+            self._show(whole)
 
     def _rewrite(self, text: str) -> None:
         number = len(self._done)
+        self._state = text
         self._left_out, self._notes = set(range(1, number + 1)), {number: [text]}
         self._shown = {turn: texts for turn, texts in self._shown.items() if turn > number}
 

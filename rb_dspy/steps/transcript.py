@@ -130,11 +130,12 @@ def _blocks(trajectory: Trajectory, limit: int | None) -> Iterator[str]:
     checks = list(trajectory.checks)
     yield from (_check(check, limit) for check in checks if check.after == 0)
     for number, step in enumerate(trajectory.steps, 1):
-        yield _step(number, step, limit)
+        yield step_text(number, step, limit)
         yield from (_check(check, limit) for check in checks if check.after == number)
 
 
-def _step(number: int, step: Step, limit: int | None) -> str:
+def step_text(number: int, step: Step, limit: int | None = None) -> str:
+    """One step as transcripts show it, every text in at most about ``limit`` tokens."""
     lines = [f"thought: {_shown(step.thought, limit)}"] if step.thought else []
     lines.append(f"action: {_shown(step.action, None if limit is None else 4 * limit)}")
     if step.observation:

@@ -33,6 +33,8 @@ class Context:
     """Numbers, from 1, of the steps whose texts are in it."""
     archive: Mapping[str, str] = field(default_factory=dict)
     """Name -> summary of what was archived."""
+    state: str = ""
+    """What the last ``rewrite`` put in the place of earlier steps."""
     tokens: int = 0
     """Its length without the instructions (estimated)."""
     problems: tuple[str, ...] = ()

@@ -240,13 +240,33 @@ def test_an_archive_is_read_back_word_for_word() -> None:
     assert len(done.steps) == 6
 
 
-def test_a_rewrite_replaces_all_earlier_steps() -> None:
+def test_what_is_in_the_context_is_not_read_again() -> None:
+    problems: list[str] = []
+
     def edits(moment: Moment, context: Context) -> Sequence[ContextEdit]:
+        problems.extend(context.problems)
+        if len(moment.steps) == 1:
+            return [ContextEdit("archive", ("1",), "s", "name")]
+        drop = [ContextEdit("drop", ("3",))] if len(moment.steps) == 4 else []  # the turn in which it was read
+        return [*drop, ContextEdit("read", name="name")] if len(moment.steps) > 1 else []
+
+    _, prompts = working(edits, length=6)
+    assert [prompt.text.count("word for word") for prompt in prompts] == [0, 0, 1, 1, 1, 1]
+    assert "word for word" in prompts[2]["observation"]
+    assert "word for word" in prompts[4]["observation"]
+    assert len(problems) == 1
+
+
+def test_a_rewrite_replaces_all_earlier_steps() -> None:
+    states: list[str] = []
+
+    def edits(moment: Moment, context: Context) -> Sequence[ContextEdit]:
+        states.append(context.state)
         return [ContextEdit("rewrite", text=f"State {len(moment.steps)}.")]
 
     memory = lessons(("Forward", "It ends."))
     done, prompts = working(edits, memory)
-    assert len(done.steps) == 5
+    assert states == ["", "State 0.", "State 1.", "State 2.", "State 3."]
     for number, prompt in enumerate(prompts):
         assert prompt.turns == 0
         assert prompt.text.count("State ") == 1
