@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import dspy
@@ -32,7 +33,7 @@ class Act(dspy.Module):
     def __init__(self, config: ActConfig | None = None) -> None:
         super().__init__()
         self.config = config or ActConfig()
-        self.predict = dspy.Predict(signatures.Act)
+        self.predict = dspy.Predict(signatures.ActDiscussing if self.config.discuss else signatures.Act)
 
     def forward(
         self, task: Task, memory: Memory, environments: EnvironmentFactory, rollout: int = 0, temperature: float = 0.0
@@ -90,6 +91,8 @@ class Episode:
         temperature: float = 0.0,
     ) -> None:
         self._act, self._task, self._environment, self._rollout = act, task, environment, rollout
+        if act.config.discuss and memory.position == "first_turn":
+            memory = replace(memory, position="system")
         self._working = memory.working
         self._temperature = temperature if act.config.temperature is None else act.config.temperature
         self._steps: list[Step] = []

@@ -14,6 +14,7 @@ from dspy import lm15
 from rb_dspy import Backbones, signatures
 from rb_dspy.agents import ExternalAct
 from rb_dspy.bank import MemoryBank
+from rb_dspy.config import ActConfig
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.schema import Task, Trajectory
 from rb_dspy.steps import Act, Judge, Memory
@@ -88,6 +89,17 @@ def test_a_chain_of_thought_reads_the_system_prompt_and_any_other_module_the_fir
         assert all(("It ends." in prompt.system) is in_system for prompt in prompts)
         assert all(("memory" in prompt) is not in_system for prompt in prompts)
         assert all("reasoning" in prompt.wants for prompt in prompts) is in_system
+
+
+def test_an_agent_discusses_the_lessons_of_its_system_prompt_in_every_turn() -> None:
+    memory = lessons(("Forward", "It ends."))
+    _, prompts = play(memory, act=Act(ActConfig(discuss=True)))
+    plain = play(replace(memory, position="system"))[1]
+    for prompt, other in zip(prompts, plain, strict=True):
+        assert "> It ends." in prompt.system
+        assert "memory" not in prompt
+        assert prompt.system != other.system
+        assert prompt.messages == other.messages
 
 
 TURNS = (
