@@ -187,6 +187,7 @@ class Parted:
             tuple(item for each in shown for item in each.items),
             "\n".join(each.block for each in shown if each) or NO_MEMORY,
             position=self.position,
+            parts=tuple(part for each in shown for part in each.parts),
             beyond=sum(each.beyond for each in shown),
         )
 

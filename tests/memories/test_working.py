@@ -10,10 +10,12 @@ import pytest
 
 from rb_dspy import Backbones
 from rb_dspy.bank import MemoryBank
+from rb_dspy.memories.recall import Parted
 from rb_dspy.memories.working import ROUNDS, Archive, Drop, Rewrite
 from rb_dspy.schema import Trajectory
 from rb_dspy.steps import Act, Judge, Memory
 from rb_dspy.steps.memory import render
+from rb_dspy.steps.working import Moment
 from rb_dspy.testing import Corridor, HashEmbedder, Prompt, Reply, corridor, locksmith, scripted_lm
 from rb_dspy.text import estimate_tokens
 
@@ -124,6 +126,17 @@ def test_a_pruned_lesson_leaves_the_prompts_and_thoughts_are_shown() -> None:
     assert "First." not in asked[1]["parts"]
     assert all("First." not in prompt.text and "Second." in prompt["memory"] for prompt in acting)
     assert "Because." in acting[0]["observation"]
+
+
+def test_a_lesson_below_a_heading_is_pruned_alone() -> None:
+    bank = MemoryBank.open(":memory:", scope="s", embedder=HashEmbedder())
+    bank.add("One", "First.")
+    bank.add("Two", "Second.")
+    parted = Parted([("Ones:", lambda item: item.title == "One"), ("Others:", lambda item: True)])
+    memory = parted(Moment(corridor()), bank.retrieve("Two", 2, "item", -1.0), 1_000)
+    _, acting, asked = play(Drop(), choosing(("prune", ["lesson 1"])), memory=memory)
+    assert "lesson 2" in asked[0]["parts"]
+    assert acting[0]["memory"] == memory.block.replace("> 1. One (from user)\n> First.\n", "")
 
 
 def test_rounds_before_an_action_are_limited() -> None:
