@@ -74,8 +74,14 @@ class Recall(dspy.Module):
 
 def is_from(task: Task, item: MemoryItem) -> bool:
     """Whether anything in ``item`` was learned from ``task``."""
-    given = item.data.get("tasks")
-    return any(each.task_id == task.id for each in item.provenances) or (isinstance(given, list) and task.id in given)
+    return task.id in tasks_of(item)
+
+
+def tasks_of(*items: MemoryItem) -> list[str]:
+    """Ids of the tasks that items were learned from, each once; ``data["tasks"]``: those of items that were joined."""
+    every = dict.fromkeys(each.task_id for item in items for each in item.provenances)
+    lists = (given for item in items if isinstance(given := item.data.get("tasks"), list))
+    return list(every | dict.fromkeys(str(each) for given in lists for each in given))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,9 @@ from rb_dspy.backbones import active, value
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import DistillConfig
 from rb_dspy.errors import UnparseableOutput
+from rb_dspy.memories.recall import tasks_of
 from rb_dspy.memories.system import Attempt
-from rb_dspy.schema import ItemDraft, Label, MemoryDraft
+from rb_dspy.schema import MAX_DATA, ItemDraft, Label, MemoryDraft, MemoryItem, Task
 from rb_dspy.steps import Distilled
 from rb_dspy.steps.ask import ask
 from rb_dspy.steps.distill import said_fields
@@ -126,6 +128,14 @@ def item(kind: str, title: str, content: str, description: str = "", **data: Any
     title, content = without_invisible(title).strip(), without_invisible(content).strip()
     title = f"{title[: _TITLE - 1]}…" if len(title) > _TITLE else title
     return ItemDraft(title=title, description=description[:600], content=content[:100_000], kind=kind, data=data)
+
+
+def joined(items: Sequence[MemoryItem], task: Task, title: str, content: str) -> ItemDraft | None:
+    """A draft in the place of ``items``, learned from all of their tasks and this one; None if these are too many."""
+    first = items[0]
+    data: dict[str, Any] = {**first.data, "tasks": list(dict.fromkeys([*tasks_of(*items), task.id]))}
+    fits = len(json.dumps(data)) <= MAX_DATA
+    return item(first.kind, title.strip() or first.title, content, first.description, **data) if fits else None
 
 
 def model_of(predict: Any) -> str:

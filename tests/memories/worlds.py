@@ -9,11 +9,15 @@ from rb_dspy import MemoryBank, ReasoningBank
 from rb_dspy.backbones import Backbones
 from rb_dspy.config import ProgramConfig
 from rb_dspy.schema import Task
-from rb_dspy.testing import HashEmbedder, Prompt, Script, scripted_lm
+from rb_dspy.testing import HashEmbedder, Prompt, scripted_lm
+from rb_dspy.testing.lm import Script
 from rb_dspy.testing.locks import GUESS, code_of, lock, locksmith, toys
 
-ANSWERS: dict[str, Any] = {}
-"""Output field -> what the scripted model writes into it, where its type does not say enough."""
+ANSWERS: dict[str, Any] = {
+    "operations": lambda prompt: [{"operation": "merge", "new": 1, "stored": [1], "content": _text(prompt)}],
+}
+"""Output field -> what the scripted model writes into it, or a function of the prompt, where its type does not say
+enough."""
 
 _FIELD = re.compile(r"\d+\. `(\w+)` \((.+?)\):")
 """An output field of a prompt, with its type."""
@@ -40,12 +44,17 @@ def agent(prompt: Prompt, *, fallback: str = GUESS) -> dict[str, Any]:
 
 def _typed(prompt: Prompt) -> dict[str, Any]:
     listed = prompt.system.split("Your output fields are:")[-1].split("All interactions will")[0]
-    return {name: ANSWERS.get(name, _value(kind, prompt)) for name, kind in _FIELD.findall(listed)}
+    given = {name: ANSWERS.get(name, _value(kind, prompt)) for name, kind in _FIELD.findall(listed)}
+    return {name: each(prompt) if callable(each) else each for name, each in given.items()}
+
+
+def _text(prompt: Prompt) -> str:
+    told = re.findall(r"(?:Its code is|opens with) (\w+)", prompt.text)
+    return f"It opens with {told[-1]}." if told else "Look twice before you type."
 
 
 def _value(kind: str, prompt: Prompt) -> Any:
-    told = re.findall(r"(?:Its code is|opens with) (\w+)", prompt.text)
-    text = f"It opens with {told[-1]}." if told else "Look twice before you type."
+    text = _text(prompt)
     choices = re.findall(r"'([\w ]+)'", kind)
     if kind.startswith("Literal") and choices:
         return choices[0]
