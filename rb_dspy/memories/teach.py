@@ -86,12 +86,21 @@ class Asked(dspy.Module):
         return asked(self.predict, self.config, attempt, thoughts=self.thoughts)
 
 
+class Rollout(dspy.Signature):
+    """A signature to derive others from, whose docstrings say what to do."""
+
+    task: str = dspy.InputField(desc="what was to be done")
+    trajectory: str = dspy.InputField(desc="the attempt")
+    environment_said: str = dspy.InputField(desc="what the environment said, in order")
+
+
 def asked(
     predict: Any, config: DistillConfig, attempt: Attempt, *, thoughts: bool = True, **more: Any
 ) -> dspy.Prediction:
-    """Call ``predict`` about a rollout, with those of its inputs that the signature has, and ``more``.
+    """Call ``predict`` about a rollout, with those of its inputs that the signature has, and of ``more``.
 
-    Texts of the task, the environment and the agent are escaped, and shortened until the prompt fits.
+    Texts of the task, the environment and the agent are escaped, and shortened until the prompt fits. What in ``more``
+    is to be shortened, too, is a function of the most tokens for one rollout.
     """
     wanted = predict.signature.input_fields
 
@@ -102,7 +111,7 @@ def asked(
             "verdict": attempt.verdict.label,
             "reasons": escape_markers(attempt.verdict.reasons) or "(none)",
             **said_fields(attempt.trajectory, max_tokens),
-            **more,
+            **{name: each(max_tokens) if callable(each) else each for name, each in more.items()},
         }
         return {name: every[name] for name in wanted}
 
@@ -121,11 +130,40 @@ def texts(said: dspy.Prediction, name: str) -> list[str]:
     return [text for text in (without_invisible(each).strip() for each in given) if text]
 
 
+def numbers(said: dspy.Prediction, name: str, most: int) -> list[int]:
+    """An output field that is a list of numbers: those from 1 to ``most``, each once, in order.
+
+    Raises:
+        UnparseableOutput: It is something else.
+    """
+    given = value(said, name, "distiller")
+    if not isinstance(given, list | tuple) or not all(isinstance(each, int) for each in given):
+        raise UnparseableOutput(f"the distiller's {name} is {given!r:.120}; expected a list of numbers")
+    return [each for each in dict.fromkeys(given) if 0 < each <= most]
+
+
+def sentence(said: dspy.Prediction, name: str) -> str:
+    """An output field that is a text.
+
+    Raises:
+        UnparseableOutput: It is empty.
+    """
+    text = without_invisible(str(value(said, name, "distiller"))).strip()
+    if not text:
+        raise UnparseableOutput(f"the distiller's {name} is empty; expected a text")
+    return text
+
+
 def item(kind: str, title: str, content: str, description: str = "", **data: Any) -> ItemDraft:
     """A draft of a kind, whose texts are cut to what a bank takes."""
     title, content = without_invisible(title).strip(), without_invisible(content).strip()
     title = f"{title[: _TITLE - 1]}…" if len(title) > _TITLE else title
     return ItemDraft(title=title, description=description[:600], content=content[:100_000], kind=kind, data=data)
+
+
+def case(attempt: Attempt, content: str, kind: str = "case", **data: Any) -> ItemDraft:
+    """A draft that is found by tasks similar to that of a rollout: by their keys, if they have any."""
+    return item(kind, attempt.task.instruction, content, attempt.task.key, **data)
 
 
 def model_of(predict: Any) -> str:
