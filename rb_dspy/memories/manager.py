@@ -111,6 +111,6 @@ def _evidence(item: MemoryItem, uses: Uses, shown: bool) -> str:
     helped, harmed = (sum(use.mark == mark for use in uses) for mark in ("helpful", "harmful"))
     marks = f", said to have helped {helped}, harmed {harmed}" if helped or harmed else ""
     return (
-        f"from {item.polarity}, {len(tasks_of(item))} tasks; shown {len(uses)} times: success {uses.succeeded},"
+        f"from {item.polarity}, {len(tasks_of([item]))} tasks; shown {len(uses)} times: success {uses.succeeded},"
         f" failure {uses.failed}{marks}{'; shown in this task' if shown else ''}"
     )

@@ -13,7 +13,7 @@ from rb_dspy.errors import UnparseableOutput
 from rb_dspy.memories.curators import retire
 from rb_dspy.memories.recall import Listed, Nearest, Recall
 from rb_dspy.memories.system import Attempt, Base, Curated, MemorySystem
-from rb_dspy.memories.teach import Asked, asked, item, joined, texts
+from rb_dspy.memories.teach import Asked, asked, case, joined, texts
 from rb_dspy.schema import ItemDraft, Task
 from rb_dspy.steps.transcript import escape_markers
 
@@ -56,13 +56,11 @@ class Rewrite(dspy.Module):
         old = escape_markers(f"{shown[0].title}\n{shown[0].content}")
         steps = _steps(asked(self.predict, self.config, failed[0], workflow=old))
         new = joined(shown, task, shown[0].title, steps)
-        if new is None:
-            return replace(curated, note=f"{curated.note}; not rewritten: learned from too many tasks".lstrip("; "))
         return retire(replace(curated, drafts=(*curated.drafts, new)), shown, f"rewritten after task {task.id} failed")
 
 
 def _workflow(said: dspy.Prediction, attempt: Attempt) -> Iterable[ItemDraft]:
-    yield item("workflow", attempt.task.instruction, _steps(said))
+    yield case(attempt, _steps(said), "workflow")
 
 
 def _steps(said: dspy.Prediction) -> str:

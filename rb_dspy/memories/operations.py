@@ -8,6 +8,7 @@ from typing import Literal
 
 import pydantic
 
+from rb_dspy.memories.recall import EVERY
 from rb_dspy.memories.system import Curated
 from rb_dspy.memories.teach import joined
 from rb_dspy.schema import MemoryDraft, MemoryItem, Task
@@ -46,8 +47,8 @@ def applied(
             "done already": each.new in placed or any(item.id in retired for item in old),
             "written by a person": any(item.level == "owner" for item in old) and each.operation != "noop",
             "no stored note": not old and each.operation in ("update", "merge", "delete"),
-            "no text": changes and not each.content.strip(),
-            "learned from too many tasks": changes and draft is None,
+            "no text": draft is not None and not draft.content,
+            "learned from too many tasks": draft is not None and draft.data["tasks"] == EVERY,
         }
         if any(why.values()):
             reason = next(reason for reason, holds in why.items() if holds)

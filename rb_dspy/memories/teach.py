@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +12,9 @@ from rb_dspy.backbones import active, value
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import DistillConfig
 from rb_dspy.errors import UnparseableOutput
-from rb_dspy.memories.recall import tasks_of
+from rb_dspy.memories.recall import merged
 from rb_dspy.memories.system import Attempt
-from rb_dspy.schema import MAX_DATA, ItemDraft, Label, MemoryDraft, MemoryItem, Task
+from rb_dspy.schema import ItemDraft, Label, MemoryDraft, MemoryItem, Task
 from rb_dspy.steps import Distilled
 from rb_dspy.steps.ask import ask
 from rb_dspy.steps.distill import said_fields
@@ -88,12 +87,21 @@ class Asked(dspy.Module):
         return asked(self.predict, self.config, attempt, thoughts=self.thoughts)
 
 
+class Rollout(dspy.Signature):
+    """A signature to derive others from, whose docstrings say what to do."""
+
+    task: str = dspy.InputField(desc="what was to be done")
+    trajectory: str = dspy.InputField(desc="the attempt")
+    environment_said: str = dspy.InputField(desc="what the environment said, in order")
+
+
 def asked(
     predict: Any, config: DistillConfig, attempt: Attempt, *, thoughts: bool = True, **more: Any
 ) -> dspy.Prediction:
-    """Call ``predict`` about a rollout, with those of its inputs that the signature has, and ``more``.
+    """Call ``predict`` about a rollout, with those of its inputs that the signature has, and of ``more``.
 
-    Texts of the task, the environment and the agent are escaped, and shortened until the prompt fits.
+    Texts of the task, the environment and the agent are escaped, and shortened until the prompt fits. What in ``more``
+    is to be shortened, too, is a function of the most tokens for one rollout.
     """
     wanted = predict.signature.input_fields
 
@@ -104,7 +112,7 @@ def asked(
             "verdict": attempt.verdict.label,
             "reasons": escape_markers(attempt.verdict.reasons) or "(none)",
             **said_fields(attempt.trajectory, max_tokens),
-            **more,
+            **{name: each(max_tokens) if callable(each) else each for name, each in more.items()},
         }
         return {name: every[name] for name in wanted}
 
@@ -123,6 +131,30 @@ def texts(said: dspy.Prediction, name: str) -> list[str]:
     return [text for text in (without_invisible(each).strip() for each in given) if text]
 
 
+def numbers(said: dspy.Prediction, name: str, most: int) -> list[int]:
+    """An output field that is a list of numbers: those from 1 to ``most``, each once, in order.
+
+    Raises:
+        UnparseableOutput: It is something else.
+    """
+    given = value(said, name, "distiller")
+    if not isinstance(given, list | tuple) or not all(isinstance(each, int) for each in given):
+        raise UnparseableOutput(f"the distiller's {name} is {given!r:.120}; expected a list of numbers")
+    return [each for each in dict.fromkeys(given) if 0 < each <= most]
+
+
+def sentence(said: dspy.Prediction, name: str) -> str:
+    """An output field that is a text.
+
+    Raises:
+        UnparseableOutput: It is empty.
+    """
+    text = without_invisible(str(value(said, name, "distiller"))).strip()
+    if not text:
+        raise UnparseableOutput(f"the distiller's {name} is empty; expected a text")
+    return text
+
+
 def item(kind: str, title: str, content: str, description: str = "", **data: Any) -> ItemDraft:
     """A draft of a kind, whose texts are cut to what a bank takes."""
     title, content = without_invisible(title).strip(), without_invisible(content).strip()
@@ -130,12 +162,16 @@ def item(kind: str, title: str, content: str, description: str = "", **data: Any
     return ItemDraft(title=title, description=description[:600], content=content[:100_000], kind=kind, data=data)
 
 
-def joined(items: Sequence[MemoryItem], task: Task, title: str, content: str) -> ItemDraft | None:
-    """A draft in the place of ``items``, learned from all of their tasks and this one; None if these are too many."""
+def joined(items: Sequence[MemoryItem], task: Task, title: str, content: str) -> ItemDraft:
+    """A draft in the place of ``items``, learned from all of their tasks and this one."""
     first = items[0]
-    data: dict[str, Any] = {**first.data, "tasks": list(dict.fromkeys([*tasks_of(*items), task.id]))}
-    fits = len(json.dumps(data)) <= MAX_DATA
-    return item(first.kind, title.strip() or first.title, content, first.description, **data) if fits else None
+    named = without_invisible(title).strip() or first.title
+    return item(first.kind, named, content, first.description, **{**first.data, **merged(items, task)})
+
+
+def case(attempt: Attempt, content: str, kind: str = "case", **data: Any) -> ItemDraft:
+    """A draft that is found by tasks similar to that of a rollout: by their keys, if they have any."""
+    return item(kind, attempt.task.instruction, content, attempt.task.key, **data)
 
 
 def model_of(predict: Any) -> str:

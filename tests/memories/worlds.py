@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -9,12 +10,13 @@ from rb_dspy import MemoryBank, ReasoningBank
 from rb_dspy.backbones import Backbones
 from rb_dspy.config import ProgramConfig
 from rb_dspy.schema import Task
-from rb_dspy.testing import HashEmbedder, Prompt, scripted_lm
-from rb_dspy.testing.lm import Script
+from rb_dspy.testing import HashEmbedder, Prompt, Script, scripted_lm
 from rb_dspy.testing.locks import GUESS, code_of, lock, locksmith, toys
 
 ANSWERS: dict[str, Any] = {
     "operations": lambda prompt: [{"operation": "merge", "new": 1, "stored": [1], "content": _text(prompt)}],
+    "harmful": [],
+    "changes": lambda prompt: [{"do": "add", "title": "Locks", "text": insight} for insight in _insights(prompt)],
 }
 """Output field -> what the scripted model writes into it, or a function of the prompt, where its type does not say
 enough."""
@@ -44,13 +46,18 @@ def agent(prompt: Prompt, *, fallback: str = GUESS) -> dict[str, Any]:
 
 def _typed(prompt: Prompt) -> dict[str, Any]:
     listed = prompt.system.split("Your output fields are:")[-1].split("All interactions will")[0]
-    given = {name: ANSWERS.get(name, _value(kind, prompt)) for name, kind in _FIELD.findall(listed)}
-    return {name: each(prompt) if callable(each) else each for name, each in given.items()}
+    said = {name: ANSWERS.get(name, _value(kind, prompt)) for name, kind in _FIELD.findall(listed)}
+    return {name: each(prompt) if callable(each) else each for name, each in said.items()}
 
 
 def _text(prompt: Prompt) -> str:
     told = re.findall(r"(?:Its code is|opens with) (\w+)", prompt.text)
     return f"It opens with {told[-1]}." if told else "Look twice before you type."
+
+
+def _insights(prompt: Prompt) -> list[str]:
+    given: list[str] = json.loads(prompt["insights"])
+    return given
 
 
 def _value(kind: str, prompt: Prompt) -> Any:
