@@ -60,6 +60,8 @@ class NewExperience:
     """An item gets the level of the experience; or that of its row, 2 if the owner edited it, if that is higher."""
     corrects: str = ""
     """The id of the experience that it replaces."""
+    back: str | None = None
+    """It was removed and is brought back: why."""
     held: frozenset[str] = frozenset()
     """Ids of items that are held, whatever the level of the experience."""
     marks: tuple[tuple[str, str, str], ...] = ()

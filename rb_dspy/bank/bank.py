@@ -13,7 +13,7 @@ from typing import Any, Literal, NoReturn, Self
 import pydantic
 
 from rb_dspy import plugins
-from rb_dspy.bank import admission, doctor, opening, purging, reading, transfer, writing
+from rb_dspy.bank import admission, doctor, opening, purging, reading, transfer, undeleting, writing
 from rb_dspy.bank.doctor import BankStats, Finding, HeldItem, NearDuplicate, Origin
 from rb_dspy.bank.embedding import embed, reindex
 from rb_dspy.bank.reading import Pending
@@ -340,7 +340,7 @@ class MemoryBank:
         """
         rollouts = (trajectory,) if isinstance(trajectory, Trajectory) else trajectory
         with self._store.reading() as reader:
-            row = writing.latest(reader, admission.identity(task, rollouts, run_id=run_id))
+            row = reading.latest(reader, admission.identity(task, rollouts, run_id=run_id))
             return None if row is None else self._stored(task, row.id)
 
     # Retrieval
@@ -554,27 +554,29 @@ class MemoryBank:
         """Bring back an item, or an experience with its items, that a delete or a rollback removed.
 
         It has its provenance, uses, level and marks again; an experience gets a new id, like one that is corrected.
+        The same of another experience keeps its own level, and marks that were changed meanwhile stay as they are.
 
         Raises:
             InputError: It is not removed, or unknown, or an item whose experience was removed: undelete the experience.
         """
         id, note = self._id(id), _text("note", note)
         with self._store.reading() as reader:
-            row = writing.latest(reader, id)
-            new = None if row is None or row.ended is None else writing.undeleted(reader, row)
+            row = reading.latest(reader, id)
+            new = None if row is None or row.ended is None else undeleting.undeleted(reader, row, note)
             gone = reading.ended_items(reader, writing.removed_rows(reader), self.scope).get(id)
             here = bool(reading.items_of(reader, [id], self.scope)) or (row is not None and row.ended is None)
         if new is not None:
             writing.append(self._store, lambda: self.embedder, self.trust, [new])
             return self.get(new.id)
         if gone is None and here:
-            raise InputError(f"{self}: {id} is not removed; nothing to bring back")
+            state = "nothing to bring back" if row is None or row.id == id else f"it is {row.id} now"
+            raise InputError(f"{self}: {id} is not removed; {state}")
         if gone is None:
             raise self._unknown(id, "removed item or experience")
         embedder = self.embedder
         vectors = embed(embedder, [admission.item_text(gone)])
         with self._store.write(embedder=(embedder.id, embedder.dimension)) as writer:
-            writing.undelete_item(writer, id, vectors[0], note, self._place)
+            undeleting.undelete_item(writer, id, vectors[0], note, self._place)
         return self._item(id)
 
     def history(self, id: str) -> list[Change]:

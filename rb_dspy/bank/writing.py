@@ -21,7 +21,7 @@ from rb_dspy.bank.admission import (
     unpack_rollouts,
 )
 from rb_dspy.bank.embedding import embed
-from rb_dspy.bank.reading import grouped, kept_marks, key_of, levels_of
+from rb_dspy.bank.reading import grouped, key_of, latest, levels_of
 from rb_dspy.bank.removal import plan
 from rb_dspy.bank.store.base import (
     HELD,
@@ -38,7 +38,7 @@ from rb_dspy.bank.store.overlay import Reader, Scope, Writer
 from rb_dspy.config import TrustConfig
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.protocols import Embedder, Vectors
-from rb_dspy.schema import LEVELS, ExperienceDraft, MemoryDraft, Removal, Task, Trajectory
+from rb_dspy.schema import LEVELS, MemoryDraft, Removal, Task, Trajectory
 
 _BATCH = 500
 """Experiences per transaction of ``append``."""
@@ -118,16 +118,6 @@ def _guarded(
         yield new
 
 
-def latest(reader: Reader, id: str) -> ExperienceRow | None:
-    """The experience with this id, or the last one that corrected it; it may have ended."""
-    row = None
-    while rows := reader.experiences(ids=[id], ended=True, payload=True):
-        row, id = rows[0], corrected_id(id)
-        if row.ended is None:
-            break
-    return row
-
-
 def _stored(reader: Reader, batch: Sequence[NewExperience]) -> set[str]:
     """The ids of ``batch`` that are stored, or were removed."""
     return {row.id for row in reader.experiences(ids={new.id for new in batch}, ended=True)}
@@ -202,7 +192,7 @@ def _append(writer: Writer, pages: Sequence[_Page]) -> list[dict[str, Written]]:
             raise StorageError(f"experience {new.id} was purged meanwhile; append it again")
         if new.corrects:
             remove(writer, new.corrects, "delete", descendants=False, note=f"corrected by {new.id}")
-    count = sum(1 + len(new.items) + len(new.marks) for new in fresh)
+    count = sum(1 + len(new.items) + len(new.marks) + (new.back is not None) for new in fresh)
     seq = writer.allocate(count) - count
     levels = levels_of(writer, {id for new in fresh for id in new.draft.shown})
     given = Counter(item.id for new in fresh for item in new.items)
@@ -231,6 +221,9 @@ def _append(writer: Writer, pages: Sequence[_Page]) -> list[dict[str, Written]]:
         units += [("item", each.seq, vector) for each, vector in zip(items, others, strict=True)]
         uses += [UseRow(row.seq, id, place, id in new.draft.cited) for place, id in enumerate(shown)]
         entries.append(Entry(seq, new.id, "append", tuple(item.id for item in items), "", row.created_at))
+        if new.back is not None:
+            seq += 1
+            entries.append(Entry(seq, new.id, "undelete", (), new.back, now()))
         for id, name, value in new.marks:
             seq += 1
             entries.append(Entry(seq, id, "mark", (name,), value, row.created_at))
@@ -362,57 +355,6 @@ def remove(writer: Writer, name: str, kind: Literal["delete", "rollback"], *, de
     entries += [Entry(last, id, kind, (), note, time) for id in sorted(going.source.items & set(going.removal.items))]
     writer.add(entries=entries)
     return going.removal
-
-
-def undeleted(reader: Reader, row: ExperienceRow) -> NewExperience:
-    """A removed experience, to be stored again with the items that it lost, as a correction is: under the next id."""
-    held = unpack_rollouts(row.payload, f"experience {row.id}")
-    items = {item.id: item for item in reader.items(experiences={row.seq}, ended=True) if item.ended == row.ended}
-    levels, uses = levels_of(reader, {row.id, *items}), reader.uses(experiences={row.seq})
-    draft = ExperienceDraft(
-        **dict(held) | {"reward": row.reward},
-        run_id=row.run_id,
-        shown=tuple(use.subject for use in uses),
-        cited=tuple(use.subject for use in uses if use.cited),
-    )
-    new_row = row._replace(id=corrected_id(row.id), ended=None, level=levels[row.id])
-    return NewExperience(
-        draft,
-        new_row,
-        tuple(item._replace(ended=None, level=levels[item.id]) for item in items.values()),
-        held=frozenset(id for id in items if levels[id] == HELD),
-        marks=tuple(
-            (new, name, value)
-            for old, new in ((row.id, new_row.id), *((id, id) for id in items))
-            for name, value in kept_marks(reader, old).items()
-        ),
-        stated=True,
-    )
-
-
-def undelete_item(writer: Writer, id: str, vector: Vectors, note: str, place: str) -> None:
-    """Add the rows of an item again that its removal ended. Raises ``InputError`` if their experiences are removed."""
-    rows = writer.items(ids=[id], ended=True)
-    givers = {row.seq: row.id for row in writer.experiences(seqs={row.experience for row in rows}, ended=True)}
-    level, marks = levels_of(writer, [id])[id], kept_marks(writer, id)
-    back = dict[int, ItemRow]()
-    if any(row.ended is None for row in rows):
-        return  # others were faster
-    for row in rows:
-        giver = latest(writer, givers[row.experience])
-        if giver and giver.ended is None and row.ended == max(each.ended or 0 for each in rows):
-            back[giver.seq] = row._replace(ended=None, experience=giver.seq, level=level)
-    if not back:
-        giver_id = givers[max(givers)]
-        raise InputError(f"{place}: item {id} was removed with its experience; undelete that, {giver_id}")
-    last = writer.allocate(len(back) + len(marks))
-    first = last - len(back) - len(marks)
-    new = [row._replace(seq=seq) for seq, row in enumerate(back.values(), first + 1)]
-    entries = [Entry(first + len(new), id, "undelete", (), note, now())]
-    entries += [
-        Entry(seq, id, "mark", (name,), marks[name], now()) for seq, name in enumerate(marks, first + len(new) + 1)
-    ]
-    writer.add(items=new, vectors=[("item", row.seq, vector) for row in new], entries=entries)
 
 
 def one_by_one(writer: Writer, works: Sequence[Callable[[Writer], None]]) -> list[None]:
