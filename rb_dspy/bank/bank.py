@@ -13,7 +13,7 @@ from typing import Any, Literal, NoReturn, Self
 import pydantic
 
 from rb_dspy import plugins
-from rb_dspy.bank import admission, doctor, opening, purging, reading, transfer, undeleting, writing
+from rb_dspy.bank import admission, doctor, opening, purging, reading, recording, transfer, undeleting, writing
 from rb_dspy.bank.doctor import BankStats, Finding, HeldItem, NearDuplicate, Origin
 from rb_dspy.bank.embedding import embed, reindex
 from rb_dspy.bank.reading import Pending
@@ -282,11 +282,16 @@ class MemoryBank:
         shown: Sequence[MemoryItem | Experience] = (),
         origin: str = "",
         reward: float | None = None,
-    ) -> None:
+    ) -> Pending | None:
         """Store a rollout before it is judged; it is ``pending`` until ``append``.
 
         A rollout that is already recorded or was learned from changes nothing, unless its ``known_label`` or
-        ``feedback`` is new. ``shown``, ``origin``, ``reward``: as for ``append``.
+        ``feedback`` is new, or ``reward`` beside a ``known_label``. What was stated before and is not stated now
+        stays, and so do the lessons that were shown and the less trusted origin. ``shown``, ``origin``, ``reward``: as
+        for ``append``.
+
+        Returns:
+            The rollout as it is pending now; None if it was learned from, and nothing new is stated.
 
         Raises:
             InputError: The rollout belongs to another task, or the attempt was removed from the bank.
@@ -294,10 +299,26 @@ class MemoryBank:
         """
         origin = admission.checked_name("origin", origin) if origin else ""
         key = reading.key_of(task, trajectory, run_id=run_id)
-        payload = admission.Rollouts(task=task, trajectories=(trajectory,), reward=reward).pack()
-        row = PendingRow(key, payload, admission.ids_of(self.scope, shown), admission.now(), origin)
-        record = partial(writing.record, row=row, task=task, rollout=trajectory, place=self._place)
-        self._store.together(writing.one_by_one, record)
+        new = admission.Rollouts(task=task, trajectories=(trajectory,), reward=reward)
+        row = PendingRow(key, None, admission.ids_of(self.scope, shown), admission.now(), origin)
+        record = partial(recording.record, row=row, new=new, place=self._place, level=self.trust.level)
+        waits = self._store.together(writing.one_by_one, record)
+        if waits is None:
+            return None
+        row, new = waits
+        items = {item.id: item for item in self.items(row.shown)} if row.shown else {}
+        return Pending(
+            task=new.task,
+            trajectories=new.trajectories,
+            run_id=row.key.run_id,
+            shown=tuple(items[id] for id in row.shown if id in items),
+            tries=row.tries,
+            error=row.error,
+            origin=row.origin,
+            created_at=row.created_at,
+            reward=new.reward,
+            bank=self,
+        )
 
     def record_failure(
         self, task: Task, error: str, *, run_id: str = "", trajectories: Sequence[Trajectory] | None = None

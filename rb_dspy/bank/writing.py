@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from rb_dspy.bank.admission import (
     NewExperience,
+    Rollouts,
     corrected_id,
     corrects,
     identity,
@@ -21,7 +22,7 @@ from rb_dspy.bank.admission import (
     unpack_rollouts,
 )
 from rb_dspy.bank.embedding import embed
-from rb_dspy.bank.reading import grouped, key_of, latest, levels_of
+from rb_dspy.bank.reading import key_of, latest, levels_of
 from rb_dspy.bank.removal import plan
 from rb_dspy.bank.store.base import (
     HELD,
@@ -29,7 +30,6 @@ from rb_dspy.bank.store.base import (
     ExperienceRow,
     ItemRow,
     PendingKey,
-    PendingRow,
     SnapshotRow,
     Unit,
     UseRow,
@@ -38,7 +38,9 @@ from rb_dspy.bank.store.overlay import Reader, Scope, Writer
 from rb_dspy.config import TrustConfig
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.protocols import Embedder, Vectors
-from rb_dspy.schema import LEVELS, MemoryDraft, Removal, Task, Trajectory
+from rb_dspy.schema import LEVELS, MemoryDraft, Removal
+
+Done = TypeVar("Done")
 
 _BATCH = 500
 """Experiences per transaction of ``append``."""
@@ -132,7 +134,9 @@ def _current(reader: Reader, batch: Sequence[NewExperience]) -> tuple[list[NewEx
     current = []
     for new in batch:
         row = latest(reader, new.id) if new.id in stored else None
-        if row is not None and row.ended is None and _is_corrected(row, new.draft.task, new.draft.trajectories):
+        held = None if row is None or row.ended is not None else unpack_rollouts(row.payload, f"experience {row.id}")
+        rollouts, reward = new.draft.trajectories, new.draft.reward
+        if row and held and corrects(new.draft.task, rollouts, held.trajectories, reward, row.reward):
             # what was edited is in the owner's words
             edited = [
                 item for item in reader.items(experiences={row.seq}) if reader.journal(item=item.id, kinds=["edit"])
@@ -147,10 +151,6 @@ def _current(reader: Reader, batch: Sequence[NewExperience]) -> tuple[list[NewEx
             new = replace(new, row=new.row._replace(id=row.id))
         current.append(new)
     return current, _stored(reader, current) if stored else stored
-
-
-def _is_corrected(row: ExperienceRow | PendingRow, task: Task, rollouts: Sequence[Trajectory]) -> bool:
-    return corrects(task, rollouts, unpack_rollouts(row.payload, f"a rollout of {task.id}").trajectories)
 
 
 def _distinct(reader: Reader, batch: Sequence[NewExperience]) -> tuple[list[NewExperience], set[str]]:
@@ -285,25 +285,6 @@ def snapshot(writer: Writer, name: str, place: str) -> SnapshotRow:
     return row
 
 
-def record(writer: Writer, row: PendingRow, task: Task, rollout: Trajectory, place: str) -> None:
-    """Store a rollout that is not judged yet. Does nothing if it is stored or learned from, unless it corrects that.
-
-    Raises ``InputError`` if the experience that was learned from it was removed.
-    """
-    key = row.key
-    (id,) = grouped([key])
-    stored = latest(writer, id)
-    if stored is not None and stored.ended is not None:
-        raise removed_since(place, task.id, stored.id)
-    if stored is not None and not _is_corrected(stored, task, [rollout]):
-        return
-    is_stated = rollout.known_label or rollout.feedback
-    waiting = writer.pending(run_id=key.run_id, task_id=task.id) if is_stated else []
-    if any(each.key == key and _is_corrected(each, task, [rollout]) for each in waiting):
-        writer.remove_pending([key])
-    writer.add_pending(row)
-
-
 def edit(writer: Writer, id: str, new: ItemRow, vector: Vectors, note: str, location: str) -> None:
     """Replace the text of an item in all its experiences: end its rows, and add rows with the new text.
 
@@ -357,7 +338,7 @@ def remove(writer: Writer, name: str, kind: Literal["delete", "rollback"], *, de
     return going.removal
 
 
-def one_by_one(writer: Writer, works: Sequence[Callable[[Writer], None]]) -> list[None]:
+def one_by_one(writer: Writer, works: Sequence[Callable[[Writer], Done]]) -> list[Done]:
     """Do works that share a transaction; see ``SqlScope.together``."""
     return [work(writer) for work in works]
 
@@ -377,10 +358,11 @@ def _corrections(reader: Reader, new: NewExperience) -> Iterator[PendingKey]:
     """
     task, run_id = new.draft.task, new.draft.run_id
     waiting = {row.key: row for row in reader.pending(run_id=run_id, task_id=task.id)}
+    alone = len(new.draft.trajectories) == 1  # the reward of several is their mean
     for rollout in new.draft.trajectories:
         row = waiting.get(key_of(task, rollout, run_id=run_id))
-        held = unpack_rollouts(row.payload, f"a rollout of {task.id}").trajectories if row else ()
-        newer = corrects(task, held, [rollout])
+        held = unpack_rollouts(row.payload, f"a rollout of {task.id}") if row else Rollouts(task=task, trajectories=())
+        newer = corrects(task, held.trajectories, [rollout], held.reward if alone else None, new.draft.reward)
         if row is None or (newer and (rollout.known_label or rollout.feedback)):
             raise InputError(
                 f"task {task.id[:40]!r}: this rollout was removed or corrected meanwhile; to store it, call learn again"
