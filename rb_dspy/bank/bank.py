@@ -138,10 +138,14 @@ class MemoryBank:
     def copy(url: str | Path, to: str | Path, *, scope: str | None = None) -> dict[str, int]:
         """Copy a scope (None: all of them) with its history and pending rollouts to another bank, which may be new.
 
-        SQLite and PostgreSQL, in any direction. Each scope is one transaction. Returns scope -> experiences.
+        SQLite and PostgreSQL, in any direction. Each scope is one transaction. After an interruption, the same call
+        goes on: a scope that ``to`` already has, with the same contents, is skipped.
+
+        Returns:
+            Scope -> experiences, of the scopes that were copied now.
 
         Raises:
-            InputError: A scope of ``to`` is not empty.
+            InputError: A scope of ``to`` has other contents, or ``to`` is the bank at ``url``.
             UnknownScope: The bank at ``url`` has no such scope.
             EmbedderMismatch: The bank at ``to`` belongs to another embedder.
             StorageError: There is no bank at ``url``, or a bank cannot be read or written.
@@ -151,8 +155,12 @@ class MemoryBank:
                 names = scope_names(connection) if scope is None else [scope]
             sources = [opening.open_scope(old, name, None, create=False) for name in names]
             with closing(opening.open_database(to, create=True)) as new:
+                files = [each.path for each in (old, new) if isinstance(each, SqliteDatabase) and each.path is not None]
+                if len(files) == 2 and files[0].samefile(files[1]):
+                    raise InputError(f"{old.location}: is the bank to copy; name another one to copy it to")
                 opened = [(each, opening.open_scope(new, each.name, None, create=True)) for each in sources]
-                return {source.name: transfer.copy(source, target) for source, target in opened}
+                copied = {source.name: transfer.copy(source, target) for source, target in opened}
+        return {name: number for name, number in copied.items() if number is not None}
 
     @staticmethod
     def restore(url: str | Path, *, copy: str | Path) -> Path | None:
