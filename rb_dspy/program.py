@@ -15,7 +15,7 @@ import dspy
 from rb_dspy.agents import Agent, ExternalAct, ScoreFunction, scored_by
 from rb_dspy.backbones import Backbones, Ledger, metered
 from rb_dspy.bank import MemoryBank, Pending
-from rb_dspy.bank.admission import checked_name, corrects, identity
+from rb_dspy.bank.admission import checked_name, identity
 from rb_dspy.concurrency import run_in_thread
 from rb_dspy.config import ProgramConfig
 from rb_dspy.environments import make_environment
@@ -380,8 +380,11 @@ class ReasoningBank(Learner):
             later: Only store the rollout with all of this, as ``record`` does, and call no model. It is pending until
                 ``resume``, ``rb-dspy learn`` or a run does the rest; the experience is returned as far as it is known.
 
-        An ``outcome``, ``verdict`` or ``feedback`` for a rollout that was learned from without it, or with another one,
-        is a correction: the rollout is learned from again. The new experience replaces the first; edited lessons stay.
+        What you learn of a rollout later counts: call this again with the same rollout. An ``outcome``, ``verdict`` or
+        ``feedback`` that is new, or another one than before, is a correction: the rollout is learned from again, with
+        what was stated of it before and is not stated now. The new experience replaces the first; edited lessons stay.
+        The same once more changes nothing and calls no model. The last statement counts, also of a rollout that is
+        pending.
 
         Raises:
             InvalidTrajectory: The rollout cannot be read.
@@ -405,17 +408,19 @@ class ReasoningBank(Learner):
             }
             rollout = validate({**dict(rollout), **stated})
         known = bank.known(task, rollout, run_id=run_id)
-        if known is not None and not corrects(task, [rollout], known.trajectories):
-            others = identity(task, [rollout], run_id="") != identity(task, known.trajectories, run_id="")
-            if (label or feedback) and others:
+        if known is not None and identity(task, [rollout], run_id="") != identity(task, known.trajectories, run_id=""):
+            if label or feedback:
                 raise InputError(
                     f"task {task.id}: run {run_id} learned from another rollout, which this verdict or feedback cannot"
                     " correct; pass that rollout, or another run_id"
                 )
             return known
-        memory = memory or Memory()
-        reward = None if outcome is None else float(outcome)
-        bank.record(task, rollout, run_id=run_id, shown=memory.items, origin=origin, reward=reward)
+        shown, reward = memory.items if memory else (), None if outcome is None else float(outcome)
+        waits = bank.record(task, rollout, run_id=run_id, shown=shown, origin=origin, reward=reward)
+        if waits is None:
+            return known or self.learn(task, rollout, bank, run_id=run_id)  # another call of the run was faster
+        (rollout,), reward, origin = waits.trajectories, waits.reward, waits.origin
+        memory = memory or render(waits.shown)
         if later:
             id = identity(task, [rollout], run_id=run_id)
             about: dict[str, Any] = {"run_id": run_id, "origin": origin, "reward": reward, "note": "pending"}

@@ -20,6 +20,15 @@ from rb_dspy.text import normalize
 _ASKED = re.compile(r"\n\nRespond with (?:the corresponding output fields|a JSON object)[^\n]*\Z")
 """The output instructions that dspy's adapters add at the end of the last message; elsewhere the words are content."""
 
+_ASKS = {
+    "judge": {"reasons", "label"},
+    "selector": {"analysis", "choice"},
+    "checker": {"findings", "decision"},
+    "distiller": {"memory_items"},
+}
+"""The output fields by which a role is told; see ``rb_dspy.signatures``. One call that judges and distills is the
+judge's."""
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -40,9 +49,10 @@ class Prompt:
 
     @property
     def role(self) -> str:
-        """``agent``, ``judge``, ``selector``, ``checker`` or ``distiller``, also of several rollouts."""
-        fields = {"action": "agent", "label": "judge", "choice": "selector", "decision": "checker"}
-        return next((role for field, role in fields.items() if field in self.wants), "distiller")
+        """``judge``, ``selector``, ``checker`` or ``distiller`` (also of several rollouts), by the fields that its
+        signature asks for; ``agent`` for any other call, such as those of an agent of your own.
+        """
+        return next((role for role, fields in _ASKS.items() if fields.issubset(self.wants)), "agent")
 
     @property
     def text(self) -> str:

@@ -9,7 +9,8 @@ from rb_dspy import MemoryBank, ReasoningBank
 from rb_dspy.backbones import Backbones
 from rb_dspy.config import ProgramConfig
 from rb_dspy.schema import Task
-from rb_dspy.testing import HashEmbedder, Prompt, Script, scripted_lm
+from rb_dspy.testing import HashEmbedder, Prompt, scripted_lm
+from rb_dspy.testing.lm import Script
 from rb_dspy.testing.locks import GUESS, code_of, lock, locksmith, toys
 
 ANSWERS: dict[str, Any] = {}
