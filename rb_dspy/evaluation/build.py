@@ -174,11 +174,13 @@ def _headroom(gain: Interval) -> Headroom:
 
 def _lessons(table: _Table, baseline: _Table) -> list[LessonEffect]:
     titles: dict[str, str] = {}
+    contents: dict[str, str] = {}
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for record in table.records:
         before = baseline.score(record.task, record.order)
         if record.score is None or before is None:
             continue
+        contents |= zip(record.shown, record.recalled_content, strict=False)
         for id, title in zip(record.shown, record.recalled, strict=True):
             titles[id] = title
             pairs[id].append((record.score, before))
@@ -186,6 +188,7 @@ def _lessons(table: _Table, baseline: _Table) -> list[LessonEffect]:
         LessonEffect(
             id=id,
             title=titles[id],
+            content=contents.get(id, ""),
             times=len(each),
             success=fmean(success for success, _ in each),
             baseline=fmean(before for _, before in each),

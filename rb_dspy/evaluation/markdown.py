@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rb_dspy.evaluation.intervals import FEWEST, MIN_ORDERS, MIN_TASKS, Comparison, Interval, detectable
-from rb_dspy.text import counted, printable
+from rb_dspy.text import counted, middle_cut, printable
 
 if TYPE_CHECKING:
     from rb_dspy.evaluation.report import Report
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 MOST_LESSONS = 5
 """Maximum number of lessons that helped, and of lessons that misled."""
 
+CONTENT = 120
+"""Maximum number of characters that are shown of a lesson's content."""
 
 Row = Mapping[str, str | Interval]
 """Column -> cell. An ``Interval`` is a difference; the page draws it as a bar."""
@@ -157,7 +159,7 @@ def sections(report: Report) -> Iterator[Section]:
     misled = [effect for effect in report.lessons if effect.difference < 0][-MOST_LESSONS:]
     lessons: list[Row] = [
         {
-            "lesson": each.title,
+            "lesson": each.title + (f": {middle_cut(' '.join(each.content.split()), CONTENT)}" if each.content else ""),
             "shown": str(each.times),
             "solved": _share(each.success),
             "baseline": _share(each.baseline),

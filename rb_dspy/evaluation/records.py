@@ -42,6 +42,8 @@ class TaskRecord(pydantic.BaseModel, frozen=True):
     position: int
     """Position in the order, from 1."""
     task: str
+    instruction: str = ""
+    """The task's, without keys and passwords; empty in evaluations of earlier versions, as are contents of lessons."""
     solved: bool | None = None
     """By ground truth; False if something broke; None if it is unknown."""
     reward: float | None = None
@@ -58,8 +60,12 @@ class TaskRecord(pydantic.BaseModel, frozen=True):
     """Id of each lesson that was shown."""
     recalled: tuple[str, ...] = ()
     """Their titles."""
+    recalled_content: tuple[str, ...] = ()
+    """Their contents."""
     learned: tuple[str, ...] = ()
     """Titles of the lessons that were stored."""
+    learned_content: tuple[str, ...] = ()
+    """Their contents."""
     usage: Usage = pydantic.Field(default_factory=dict)
     tokens: int = 0
     """Tokens of all roles."""

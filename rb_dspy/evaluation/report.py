@@ -66,6 +66,7 @@ class LessonEffect(pydantic.BaseModel, frozen=True):
 
     id: str
     title: str
+    content: str = ""
     times: int
     """Tasks that were shown it, over all orders."""
     success: float

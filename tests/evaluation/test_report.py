@@ -119,6 +119,14 @@ def test_lessons_that_helped_and_that_misled() -> None:
     assert report.lessons[0].success == 1.0
     assert report.lessons[0].baseline == pytest.approx(0.5, abs=0.25)
     assert report.lessons[-1].difference <= 0
+    assert "| Good |" in report.to_markdown(), "an evaluation of an earlier version has no contents"
+    told = [
+        each.model_copy(update={"recalled_content": tuple(f"Say {id}. " * 99 for id in each.shown)}) for each in bank
+    ]
+    text = build([none, told], streams, none=settings("none"), bank=settings()).to_markdown()
+    (line,) = [each for each in text.splitlines() if each.startswith("| Good")]
+    assert line.startswith("| Good: Say good. Say good.")
+    assert len(line) < 200
 
 
 @pytest.mark.parametrize(
