@@ -25,11 +25,16 @@ def anything(prompt: Prompt) -> dict[str, Any]:
 
     Texts are the last code that the prompt tells, so that whatever a system stores helps the next agent.
     """
-    if prompt.role in ("agent", "judge", "selector"):
+    if not learns(prompt):
         said = locksmith(prompt)
         assert isinstance(said, dict)
         return {**_typed(prompt), **said}
     return _typed(prompt)
+
+
+def learns(prompt: Prompt) -> bool:
+    """Whether a memory system asks: neither the agent, nor the judge, nor the selector."""
+    return not {"action", "label", "choice"} & {*prompt.wants}
 
 
 def agent(prompt: Prompt, *, fallback: str = GUESS) -> dict[str, Any]:
