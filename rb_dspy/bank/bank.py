@@ -19,7 +19,7 @@ from rb_dspy.bank.doctor import BankStats, Finding, HeldItem, NearDuplicate, Ori
 from rb_dspy.bank.embedding import embed, reindex
 from rb_dspy.bank.reading import Pending
 from rb_dspy.bank.removal import plan, unknown
-from rb_dspy.bank.retrieval import Mode, Query, find
+from rb_dspy.bank.retrieval import Mode, Query, check, find
 from rb_dspy.bank.search.searchers import OverlaySearcher, Searcher
 from rb_dspy.bank.store.base import PendingRow, Unit
 from rb_dspy.bank.store.overlay import Overlay, Scope
@@ -369,6 +369,7 @@ class MemoryBank:
         mode: Mode = "dense",
         marks: Mapping[str, str | None] | None = None,
         empty: bool = False,
+        kinds: Collection[str] | None = None,
     ) -> list[Retrieved]:
         """Return the nearest experiences or items that pass all filters, best first, at most ``k``.
 
@@ -379,7 +380,7 @@ class MemoryBank:
 
         Args:
             query: A text, or a ``Task``: its key or instruction is the query, and lessons first learned from a task
-                with its id are skipped.
+                with its id are skipped, as are items whose ``data`` list it under ``tasks``.
             k: Number of results.
             unit: ``"experience"`` compares the query with task instructions (the paper's key) and returns experiences
                 with all their items; ``"item"`` compares it with an item's title, description and content.
@@ -390,17 +391,23 @@ class MemoryBank:
                 rank.
             marks: Name of a mark -> the value that a result must have, or None: only what has no such mark.
             empty: With unit ``"experience"``: also those without lessons.
+            kinds: Only items of these kinds, and experiences that gave one; None: any.
 
         Raises:
             InputError: An argument is not valid.
         """
-        sought = Query(query, k, unit, mode, min_score, exclude_tasks, polarity, {} if marks is None else marks, empty)
+        wanted = {} if marks is None else marks
+        sought = Query(query, k, unit, mode, min_score, exclude_tasks, polarity, wanted, empty, kinds)
         return find(self._store, self._searcher, self._query_vector, self.trust, sought)
 
-    def items(self, ids: Collection[str] | None = None) -> list[MemoryItem]:
-        """All items, or those with these ids, in the order in which they were learned; an edit changes no place."""
+    def items(self, ids: Collection[str] | None = None, kinds: Collection[str] | None = None) -> list[MemoryItem]:
+        """All items, or those with these ids or of these kinds, in the order in which they were learned.
+
+        An edit changes no place. Raises ``InputError`` if ``kinds`` is a text.
+        """
+        check("kinds", kinds)
         with self._store.reading() as reader:
-            return list(reading.items_of(reader, ids, self.scope).values())
+            return list(reading.items_of(reader, ids, self.scope, kinds).values())
 
     def experiences(self) -> list[Experience]:
         """All experiences with their whole trajectories, oldest first."""

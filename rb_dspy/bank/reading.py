@@ -50,9 +50,11 @@ ItemRows = Sequence[tuple[ItemRow, ExperienceRow]]
 """Item rows with their experiences."""
 
 
-def items_of(reader: Reader, ids: Collection[str] | None, scope: str) -> dict[str, MemoryItem]:
-    """Live items by id, in the order in which they were learned; all if ``ids`` is None."""
-    return as_items(reader, reader.items_with_experiences(ids), scope)
+def items_of(
+    reader: Reader, ids: Collection[str] | None, scope: str, kinds: Collection[str] | None = None
+) -> dict[str, MemoryItem]:
+    """Live items by id, in the order in which they were learned; of any id or any kind if that is None."""
+    return as_items(reader, reader.items_with_experiences(ids, kinds=kinds), scope)
 
 
 def as_items(

@@ -46,6 +46,17 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "unit": (UNITS.__contains__, " or ".join(map(repr, UNITS))),
     "mode": (get_args(Mode).__contains__, ", ".join(map(repr, get_args(Mode)))),
     "polarity": ((None, *get_args(Polarity)).__contains__, "None, 'success' or 'failure'"),
+    "kinds": (
+        lambda value: (
+            value is None
+            or (
+                isinstance(value, Collection)
+                and not isinstance(value, str)
+                and all(isinstance(each, str) for each in value)
+            )
+        ),
+        "a list, or a set, of kinds of items, or None",
+    ),
     "empty": (lambda value: isinstance(value, bool), "True or False"),
     "marks": (
         lambda value: (
@@ -66,6 +77,13 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
 """What each argument must be: a test, and how an error describes it."""
 
 
+def check(name: str, value: object) -> None:
+    """Raise ``InputError`` if an argument is not valid."""
+    is_valid, expected = _ARGUMENTS[name]
+    if not is_valid(value):
+        raise InputError(f"{'query' if name == 'text' else name} {value!r:.40}: expected {expected}")
+
+
 @dataclass(frozen=True)
 class Query:
     """What is sought; see ``MemoryBank.retrieve``."""
@@ -79,12 +97,11 @@ class Query:
     polarity: Polarity | None
     marks: Mapping[str, str | None]
     empty: bool
+    kinds: Collection[str] | None
 
     def __post_init__(self) -> None:
-        for name, (is_valid, expected) in _ARGUMENTS.items():
-            value = getattr(self, name)
-            if not is_valid(value):
-                raise InputError(f"{'query' if name == 'text' else name} {value!r:.40}: expected {expected}")
+        for name in _ARGUMENTS:
+            check(name, getattr(self, name))
         if self.min_score is not None and self.mode != "dense":
             raise InputError(f"min_score is a cosine and does not apply to mode {self.mode!r}; remove it")
 
@@ -94,9 +111,14 @@ class Query:
         return self.text.id if isinstance(self.text, Task) else None
 
     def is_shown(self, item: MemoryItem) -> bool:
-        """Searches filter rows; an item that several experiences gave has the polarity and the task of the earliest."""
-        own = self.polarity in (None, item.polarity) and item.provenance.task_id != self.own_task
-        return own and item.level != "held"
+        """Searches filter rows; an item that several experiences gave has the polarity and the task of the earliest.
+
+        ``data`` of an item may list the tasks that it was learned from.
+        """
+        tasks = item.data.get("tasks")
+        own = item.provenance.task_id == self.own_task or (isinstance(tasks, list) and self.own_task in tasks)
+        is_sought = self.polarity in (None, item.polarity) and (self.kinds is None or item.kind in self.kinds)
+        return is_sought and item.level != "held" and not own
 
 
 def find(
@@ -152,6 +174,10 @@ def _filter(reader: Reader, query: Query, approved: Mapping[int, str]) -> Filter
         else:
             having = {seq for seq, each in rows.items() if each == value}
             within = having if within is None else within & having
+    kinds = None if query.kinds is None else frozenset(query.kinds)
+    if kinds is not None and query.unit == "experience":
+        giving = {experience for experience, kind in reader.tally("items", ["experience", "kind"]) if kind in kinds}
+        within = giving if within is None else within & giving
     excluded = {*query.exclude_tasks} | ({query.own_task} if query.own_task is not None else set())
     return Filter(
         exclude_tasks=frozenset(excluded),
@@ -159,6 +185,7 @@ def _filter(reader: Reader, query: Query, approved: Mapping[int, str]) -> Filter
         hidden=hidden,
         within=within,
         released=approved.keys(),
+        kinds=kinds if query.unit == "item" else None,
     )
 
 

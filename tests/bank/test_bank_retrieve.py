@@ -251,6 +251,7 @@ def test_words_of_another_scope_weigh_nothing(url: str | Path) -> None:
         {"min_score": 2},
         {"min_score": 0.5, "mode": "hybrid"},
         {"exclude_tasks": "t1"},
+        *({"kinds": wrong} for wrong in ("bullet", 3, [3])),
         {"unit": "items"},
         {"mode": "both"},
         {"polarity": "unknown"},

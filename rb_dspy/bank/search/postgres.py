@@ -113,6 +113,9 @@ def _filters(only: Filter) -> tuple[str, dict[str, Any]]:
     if only.polarity is not None:
         parts.append("polarity = :polarity")
         values["polarity"] = only.polarity
+    if only.kinds is not None:
+        parts.append("kind = ANY(:kinds)")
+        values["kinds"] = [kind for kind in only.kinds if normalize(kind) == kind]
     for name, seqs, part in (
         ("hidden", only.hidden or None, "seq <> ALL(:hidden)"),
         ("within", only.within, "seq = ANY(:within)"),

@@ -43,6 +43,7 @@ class _Rows:
     seqs: NDArray[np.int64]
     ended: NDArray[np.int64]
     tasks: NDArray[np.int32]
+    kinds: NDArray[np.int32]
     successes: NDArray[np.bool_]
     held: NDArray[np.bool_]
 
@@ -58,6 +59,7 @@ class VectorIndex:
         self._ivf = Ivf(self._vectors, exact_rows)
         self._rows = _empty(0, 0)
         self._tasks: dict[str, int] = {}
+        self._kinds: dict[str, int] = {}
         self._adding = threading.Lock()
 
     def __len__(self) -> int:
@@ -78,6 +80,7 @@ class VectorIndex:
             rows.seqs[start:end] = [row.seq for row in new]
             rows.ended[start:end] = [_NEVER if row.ended is None else row.ended for row in new]
             rows.tasks[start:end] = [self._tasks.setdefault(row.task_id, len(self._tasks)) for row in new]
+            rows.kinds[start:end] = [self._kinds.setdefault(row.kind, len(self._kinds)) for row in new]
             rows.successes[start:end] = [row.polarity == "success" for row in new]
             rows.held[start:end] = [row.level == HELD for row in new]
             self._rows = replace(rows, count=end)
@@ -143,6 +146,8 @@ class VectorIndex:
         excluded = [self._tasks[task] for task in only.exclude_tasks if task in self._tasks]
         if excluded:
             allowed &= ~np.isin(rows.tasks[:born], excluded)
+        if only.kinds is not None:
+            allowed &= np.isin(rows.kinds[:born], [self._kinds[kind] for kind in only.kinds if kind in self._kinds])
         if only.polarity is not None:
             allowed &= rows.successes[:born] == (only.polarity == "success")
         held = rows.held[:born]
@@ -199,6 +204,7 @@ def _empty(dimension: int, room: int) -> _Rows:
         seqs=np.empty(room, np.int64),
         ended=np.empty(room, np.int64),
         tasks=np.empty(room, np.int32),
+        kinds=np.empty(room, np.int32),
         successes=np.empty(room, np.bool_),
         held=np.empty(room, np.bool_),
     )

@@ -116,6 +116,8 @@ class IndexRow(NamedTuple):
     polarity: Polarity
     level: int
     data: bytes
+    kind: str = ""
+    """Empty if it is an experience."""
 
 
 HELD = 0
@@ -127,7 +129,7 @@ class Filter:
     """Which rows a search may return.
 
     They are live at ``at`` (None: now), not from ``exclude_tasks``, of ``polarity`` (None: both), not in ``hidden``, in
-    ``within`` (None: any), and above level 0, or in ``released``.
+    ``within`` (None: any), and above level 0, or in ``released``. ``kinds``: items of these kinds (None: of any).
     """
 
     at: int | None = None
@@ -136,6 +138,7 @@ class Filter:
     hidden: Collection[int] = ()
     within: Collection[int] | None = None
     released: Collection[int] = ()
+    kinds: frozenset[str] | None = None
 
 
 class Hit(NamedTuple):

@@ -45,10 +45,15 @@ class OverlayReader:
         return rows if self._own is None else rows + self._own.items(ended=ended, **where)
 
     def items_with_experiences(
-        self, ids: Collection[str] | None = None, *, seqs: Collection[int] | None = None
+        self,
+        ids: Collection[str] | None = None,
+        *,
+        seqs: Collection[int] | None = None,
+        kinds: Collection[str] | None = None,
     ) -> list[tuple[ItemRow, ExperienceRow]]:
         """As that of ``SqlReader``. An own row may belong to an experience of the base, which may have purged it."""
         rows = self.items(ids=ids if seqs is None else {row.id for row in self.items(seqs=seqs)})
+        rows = [row for row in rows if kinds is None or row.kind in kinds]
         givers = {row.experience for row in rows}
         experiences = {row.seq: row for row in self.experiences(seqs=givers, ended=True)}
         return [(row, experiences[row.experience]) for row in rows if row.experience in experiences]

@@ -88,21 +88,27 @@ class SqlReader:
         return [ItemRow._make(row) for row in self._select("items", ", ".join(_ITEM), equal, "seq", ended)]
 
     def items_with_experiences(
-        self, ids: Collection[str] | None = None, *, seqs: Collection[int] | None = None
+        self,
+        ids: Collection[str] | None = None,
+        *,
+        seqs: Collection[int] | None = None,
+        kinds: Collection[str] | None = None,
     ) -> list[tuple[ItemRow, ExperienceRow]]:
-        """Live rows of the items with these ids, or that have these rows, each with its experience, which may have
-        ended; all if neither is given.
+        """Live rows of the items with these ids, or that have these rows, of these kinds, each with its experience,
+        which may have ended; None: any.
         """
         where = "i.scope_id = :scope AND e.scope_id = :scope AND e.seq = i.experience"
         if ids is not None:
             where += " AND i.id = ANY(:ids)"
         if seqs is not None:
             where += " AND i.id IN (SELECT id FROM items WHERE scope_id = :scope AND seq = ANY(:seqs))"
+        if kinds is not None:
+            where += " AND i.kind = ANY(:kinds)"
         live = "i.ended IS NULL" if self._at is None else "i.seq <= :at AND (i.ended IS NULL OR i.ended > :at)"
         columns = ", ".join((*(f"i.{name}" for name in _ITEM), *(f"e.{name}" for name in _EXPERIENCE)))
         # CROSS JOIN, because SQLite would otherwise begin with the experiences
         statement = f"SELECT {columns} FROM items AS i CROSS JOIN experiences AS e WHERE {where} AND {live}"
-        values = {name: [*each] for name, each in (("ids", ids), ("seqs", seqs)) if each is not None}
+        values = {name: [*each] for name, each in (("ids", ids), ("seqs", seqs), ("kinds", kinds)) if each is not None}
         rows = [] if [] in values.values() else self._rows(statement, **values)
         number = len(_ITEM)
         return [
@@ -385,14 +391,15 @@ class SqlScope(SqlReader):
 
     def index_rows(self, unit: Unit, *, after: int, upto: int) -> Iterator[IndexRow]:
         """Yield rows with a vector, including ended rows, with numbers above ``after`` and up to ``upto``."""
+        kind = "kind" if unit == "item" else "''"
         statement = (
-            f"SELECT seq, ended, task_id, polarity, level, vectors.data FROM {unit}s JOIN vectors USING (scope_id, seq)"
-            " WHERE scope_id = :scope AND unit = :unit AND seq > :after AND seq <= :upto"
+            f"SELECT seq, ended, task_id, polarity, level, {kind}, vectors.data FROM {unit}s JOIN vectors"
+            " USING (scope_id, seq) WHERE scope_id = :scope AND unit = :unit AND seq > :after AND seq <= :upto"
             f" AND embedder = (SELECT value FROM meta WHERE key = 'embedder') ORDER BY seq LIMIT {_INDEX_PAGE}"
         )
         while rows := self._rows(statement, unit=unit, after=after, upto=upto):
             for *row, data in rows:
-                yield IndexRow(row[0], row[1], row[2], row[3], row[4], packed_bytes(data))
+                yield IndexRow(row[0], row[1], row[2], row[3], row[4], packed_bytes(data), row[5])
             after = rows[-1][0]
 
     def index_ended(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, int]]:
