@@ -13,7 +13,7 @@ def room(number: int, key: str) -> Task:
     return Task(id=f"t{number}", instruction="Open the lock.", key=key, env="lock", env_args={"code": "0000"})
 
 
-@pytest.mark.parametrize("memory", ["exprag", "memrl", "awm_top1", "memento"])
+@pytest.mark.parametrize("memory", ["exprag", "memrl", "memento", "synapse", "synapse_paper", "awm_top1"])
 def test_a_case_is_found_by_the_key_of_its_task(memory: str) -> None:
     keys = ["a kitchen with a red door", "a garden under the snow", "a cellar full of barrels"]
     with new_bank() as bank:
