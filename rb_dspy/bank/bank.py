@@ -34,6 +34,7 @@ from rb_dspy.schema import (
     Change,
     Experience,
     ExperienceDraft,
+    Label,
     Mark,
     MemoryDraft,
     MemoryItem,
@@ -438,10 +439,13 @@ class MemoryBank:
         with self._store.reading() as reader:
             return list(reading.items_of(reader, ids, self.scope, kinds).values())
 
-    def experiences(self) -> list[Experience]:
-        """All experiences with their whole trajectories, oldest first."""
+    def experiences(self, last: int | None = None, *, label: Label | None = None) -> list[Experience]:
+        """All experiences with their whole trajectories, oldest first; or the ``last`` ones, or those with a ``label``.
+
+        The label of an experience is success if any of its verdicts is, else failure if any is.
+        """
         with self._store.reading() as reader:
-            return list(reading.all_experiences(reader, self.scope))
+            return list(reading.all_experiences(reader, self.scope, last, label))
 
     def get(self, id: str) -> MemoryItem | Experience:
         """The item or experience with this id. Raises ``InputError`` if the scope has none.

@@ -18,6 +18,7 @@ from rb_dspy.schema import (
     Change,
     Experience,
     ExperienceDraft,
+    Label,
     Level,
     MemoryDraft,
     MemoryItem,
@@ -222,15 +223,21 @@ def experiences_of(reader: Reader, rows: Iterable[ExperienceRow], scope: str) ->
     ]
 
 
-def all_experiences(reader: Reader, scope: str) -> Iterator[Experience]:
-    """Yield every experience, read in pages; ``reader`` must read a state that does not change."""
-    for rows in experience_pages(reader, ended=False):
+def all_experiences(
+    reader: Reader, scope: str, last: int | None = None, label: Label | None = None
+) -> Iterator[Experience]:
+    """Yield experiences, read in pages; ``reader`` must read a state that does not change. See ``MemoryBank``."""
+    seqs = [row.seq for row in reader.experiences() if label in (None, row.label)]
+    for rows in _pages(reader, seqs if last is None else seqs[max(0, len(seqs) - last) :], ended=False):
         yield from experiences_of(reader, rows, scope)
 
 
 def experience_pages(reader: Reader, *, ended: bool) -> Iterator[list[ExperienceRow]]:
     """Yield the rows of experiences with their payloads, by pages."""
-    seqs = [row.seq for row in reader.experiences(ended=ended)]
+    return _pages(reader, [row.seq for row in reader.experiences(ended=ended)], ended=ended)
+
+
+def _pages(reader: Reader, seqs: Sequence[int], *, ended: bool) -> Iterator[list[ExperienceRow]]:
     for start in range(0, len(seqs), _PAGE):
         yield reader.experiences(seqs=seqs[start : start + _PAGE], payload=True, ended=ended)
 

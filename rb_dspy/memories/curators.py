@@ -9,7 +9,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.memories.credit import upper_bound
 from rb_dspy.memories.recall import worth
 from rb_dspy.memories.system import Credit, Curated, Curator
-from rb_dspy.schema import MemoryItem, Task
+from rb_dspy.schema import ItemDraft, MemoryItem, Task
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,17 @@ class Prune:
             if (uses := every[item.id]).succeeded + uses.failed >= self.uses and upper_bound(uses) < rate
         ]
         return retire(curated, bad, f"shown at least {self.uses} times, and worse than the rest")
+
+
+@dataclass(frozen=True)
+class Replace:
+    """What is stored takes the place of all earlier items of its kinds: a file that is written anew."""
+
+    kinds: Collection[str]
+
+    def __call__(self, curated: Curated, task: Task, bank: MemoryBank) -> Curated:
+        new = any(isinstance(each, ItemDraft) and each.kind in self.kinds for each in curated.drafts)
+        return retire(curated, bank.items(kinds=self.kinds), "written anew") if new else curated
 
 
 def retire(curated: Curated, items: Sequence[MemoryItem], why: str | Callable[[MemoryItem], str]) -> Curated:

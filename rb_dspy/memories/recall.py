@@ -149,6 +149,23 @@ class Weighed:
 
 
 @dataclass(frozen=True)
+class Apart:
+    """Ranks items from successes, then those from failures, by themselves."""
+
+    ranker: Ranker
+
+    def __call__(self, moment: Moment, found: Sequence[Retrieved], bank: MemoryBank) -> Sequence[Retrieved]:
+        good = [each for each in found if all(map(succeeded, each.items))]
+        bad = [each for each in found if each not in good]
+        return [*self.ranker(moment, good, bank), *self.ranker(moment, bad, bank)]
+
+
+def succeeded(item: MemoryItem) -> bool:
+    """Whether the rollout that an item was learned from was a success; of several rollouts, this one."""
+    return item.data.get("label", item.polarity) == "success"
+
+
+@dataclass(frozen=True)
 class Listed:
     """Items in a numbered list. Long ones are cut, so that each has an equal share of the room."""
 

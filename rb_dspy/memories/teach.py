@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import dspy
 
@@ -20,6 +20,8 @@ from rb_dspy.steps.distill import said_fields
 from rb_dspy.steps.transcript import escape_markers, transcript
 from rb_dspy.text import without_invisible
 
+Each = TypeVar("Each")
+
 _TITLE = 200
 """Characters of a title, as in ``MemoryDraft``."""
 CASE_TOKENS = 16_000
@@ -33,20 +35,25 @@ class Cases:
     Args:
         labels: Only rollouts with these verdicts.
         thoughts: Whether the agent's thoughts are kept.
+        observations: Whether what it saw after its actions is kept.
     """
 
     labels: Sequence[Label] = ("success", "failure", "unknown")
     thoughts: bool = True
+    observations: bool = True
 
     def __call__(self, attempts: Sequence[Attempt], bank: MemoryBank) -> Distilled:
         drafts = [self._case(each) for each in attempts if each.verdict.label in self.labels]
         return Distilled(tuple(dict.fromkeys(drafts)), "" if drafts else f"not stored: {_labels(attempts)}")
 
     def _case(self, attempt: Attempt) -> ItemDraft:
-        label = attempt.verdict.label
-        steps = transcript(attempt.trajectory, CASE_TOKENS, thoughts=self.thoughts)
+        label, rollout = attempt.verdict.label, attempt.trajectory
+        if not self.observations:
+            blind = tuple(step.model_copy(update={"observation": ""}) for step in rollout.steps)
+            rollout = rollout.model_copy(update={"steps": blind})
+        steps = transcript(rollout, CASE_TOKENS, thoughts=self.thoughts)
         ended = "" if label == "unknown" else f"\nJudged: {label}"
-        return item("case", attempt.task.instruction, f"{steps}{ended}", label=label)
+        return case(attempt, f"{steps}{ended}", label=label)
 
 
 class Asked(dspy.Module):
@@ -110,15 +117,20 @@ def asked(
 
 
 def texts(said: dspy.Prediction, name: str) -> list[str]:
-    """An output field that is a list of texts, without empty ones.
+    """An output field that is a list of texts, without empty ones. Raises as ``listed``."""
+    return [text for text in (without_invisible(each).strip() for each in listed(said, name, str)) if text]
+
+
+def listed(said: dspy.Prediction, name: str, kind: type[Each]) -> list[Each]:
+    """An output field that is a list.
 
     Raises:
-        UnparseableOutput: It is something else.
+        UnparseableOutput: It is something else, or what it lists is.
     """
     given = value(said, name, "distiller")
-    if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
-        raise UnparseableOutput(f"the distiller's {name} is {given!r:.120}; expected a list of texts")
-    return [text for text in (without_invisible(each).strip() for each in given) if text]
+    if not isinstance(given, list | tuple) or not all(isinstance(each, kind) for each in given):
+        raise UnparseableOutput(f"the distiller's {name} is {given!r:.120}; expected a list of {kind.__name__}")
+    return list(given)
 
 
 def item(kind: str, title: str, content: str, description: str = "", **data: Any) -> ItemDraft:
@@ -126,6 +138,11 @@ def item(kind: str, title: str, content: str, description: str = "", **data: Any
     title, content = without_invisible(title).strip(), without_invisible(content).strip()
     title = f"{title[: _TITLE - 1]}…" if len(title) > _TITLE else title
     return ItemDraft(title=title, description=description[:600], content=content[:100_000], kind=kind, data=data)
+
+
+def case(attempt: Attempt, content: str, kind: str = "case", **data: Any) -> ItemDraft:
+    """A draft that is found by tasks similar to that of a rollout: by their keys, if they have any."""
+    return item(kind, attempt.task.instruction, content, attempt.task.key, **data)
 
 
 def model_of(predict: Any) -> str:

@@ -13,7 +13,7 @@ from rb_dspy.testing import HashEmbedder, Prompt, scripted_lm
 from rb_dspy.testing.lm import Script
 from rb_dspy.testing.locks import GUESS, code_of, lock, locksmith, toys
 
-ANSWERS: dict[str, Any] = {}
+ANSWERS: dict[str, Any] = {"workflows": [{"goal": "Open a lock.", "steps": ["Look for its code.", "Type {code}."]}]}
 """Output field -> what the scripted model writes into it, where its type does not say enough."""
 
 _FIELD = re.compile(r"\d+\. `(\w+)` \((.+?)\):")
