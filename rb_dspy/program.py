@@ -119,7 +119,8 @@ class Learner(dspy.Module):
     def recall(self, task: Task | str, bank: MemoryBank) -> Memory:
         """Retrieve for an external agent: put ``.block`` into its prompt; ``.items`` are the lessons in it."""
         own_lessons = self.repeats_tasks or isinstance(task, str)
-        memory: Memory = self.retrieve(as_task(task), check_bank(bank), own_lessons)
+        with session(self.backbones):  # a memory system may ask a language model
+            memory: Memory = self.retrieve(as_task(task), check_bank(bank), own_lessons)
         return memory
 
     def use_memory(self, system: MemorySystem) -> Self:

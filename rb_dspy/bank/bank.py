@@ -471,6 +471,11 @@ class MemoryBank:
         with self._store.reading() as reader:
             return {task for (task,) in reader.tally("experiences", ["task_id"]) if task.startswith(prefix)}
 
+    def experience_count(self) -> int:
+        """The number of experiences, with or without items."""
+        with self._store.reading() as reader:
+            return len(reader.tally("experiences", ["seq"]))
+
     def uses(self, id: str) -> Uses:
         """How often an item or experience was shown to an agent and cited, for which tasks, and what came of it.
 

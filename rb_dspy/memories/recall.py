@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice
 from statistics import fmean, pstdev
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ import dspy
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.memories.system import Base, Credit
-from rb_dspy.schema import MemoryItem, Polarity, Retrieved, Task
+from rb_dspy.schema import MAX_DATA, MemoryItem, Polarity, Retrieved, Task
 from rb_dspy.steps.memory import NO_MEMORY, Memory, render
 from rb_dspy.steps.working import ContextEdit, Moment, Position
 from rb_dspy.text import cut, estimate_tokens
@@ -66,16 +67,35 @@ class Recall(dspy.Module):
         """What is found at a moment of a task."""
         task = moment.task
         found = self.retriever(moment, bank, (task.key or task.instruction) if own_lessons else task)
-        may = [each for each in found if own_lessons or not any(is_from(task, item) for item in each.items)]
+        may = [each for each in found if own_lessons or not any(is_from(task, item, bank) for item in each.items)]
         for ranker in self.rank:
             may = list(ranker(moment, may, bank))
         return self.renderer(moment, may, self.config.max_tokens)
 
 
-def is_from(task: Task, item: MemoryItem) -> bool:
+def is_from(task: Task, item: MemoryItem, bank: MemoryBank) -> bool:
     """Whether anything in ``item`` was learned from ``task``."""
-    given = item.data.get("tasks")
-    return any(each.task_id == task.id for each in item.provenances) or (isinstance(given, list) and task.id in given)
+    if item.data.get("tasks") == EVERY and bank.experience_of(task.id) is not None:
+        return True
+    return task.id in tasks_of([item])
+
+
+EVERY = "all"
+"""The ``tasks`` of an item that may hold something of every task that its bank learned from."""
+
+
+def tasks_of(items: Sequence[MemoryItem]) -> list[str]:
+    """Ids of the tasks that ``items`` were learned from, in order."""
+    given = (item.data.get("tasks") for item in items)
+    named = [str(id) for each in given if isinstance(each, list) for id in each]
+    return list(dict.fromkeys([*named, *(each.task_id for item in items for each in item.provenances)]))
+
+
+def merged(items: Sequence[MemoryItem], task: Task) -> dict[str, Any]:
+    """The data of an item that is written from ``items`` in ``task``: all tasks that it was learned from."""
+    ids = list(dict.fromkeys([*tasks_of(items), task.id]))
+    long = len(json.dumps(ids)) > MAX_DATA - _OTHER_DATA
+    return {"tasks": EVERY if long or any(each.data.get("tasks") == EVERY for each in items) else ids}
 
 
 @dataclass(frozen=True)
@@ -108,7 +128,8 @@ class Recent:
     def __call__(self, moment: Moment, bank: MemoryBank, query: object) -> Sequence[Retrieved]:
         own = moment.task if isinstance(query, Task) else None
         may = (item for item in reversed(bank.items(kinds=self.kinds)) if item.level != "held")
-        return [_found(item) for item in islice((each for each in may if not (own and is_from(own, each))), self.k)]
+        others = (each for each in may if not (own and is_from(own, each, bank)))
+        return [_found(item) for item in islice(others, self.k)]
 
 
 @dataclass(frozen=True)
@@ -148,6 +169,22 @@ class Weighed:
         return [found[place] for place in order[: self.k]]
 
 
+def succeeded(item: MemoryItem) -> bool:
+    """Whether the rollout that an item was learned from was a success; of several rollouts, this one."""
+    return item.data.get("label", item.polarity) == "success"
+
+
+@dataclass(frozen=True)
+class Best:
+    """By credit, of equal ones the newest first."""
+
+    credit: Credit
+
+    def __call__(self, moment: Moment, found: Sequence[Retrieved], bank: MemoryBank) -> Sequence[Retrieved]:
+        credits = worth(bank, self.credit, [item.id for each in found for item in each.items])
+        return sorted(found, key=lambda each: max((credits[item.id], item.seq) for item in each.items), reverse=True)
+
+
 @dataclass(frozen=True)
 class Apart:
     """Ranks items from successes, then those from failures, by themselves."""
@@ -160,24 +197,24 @@ class Apart:
         return [*self.ranker(moment, good, bank), *self.ranker(moment, bad, bank)]
 
 
-def succeeded(item: MemoryItem) -> bool:
-    """Whether the rollout that an item was learned from was a success; of several rollouts, this one."""
-    return item.data.get("label", item.polarity) == "success"
-
-
 @dataclass(frozen=True)
 class Listed:
     """Items in a numbered list. Long ones are cut, so that each has an equal share of the room."""
 
     heading: str = ""
     position: Position = "first_turn"
+    whole: bool = False
+    """Whether the last ones are left out instead."""
 
     def __call__(self, moment: Moment, found: Sequence[Retrieved], max_tokens: int) -> Memory:
         items = [item for each in found for item in each.items]
-        room = max_tokens - estimate_tokens(self.heading)
-        memory = fitted(items, found, room)
+        room = max_tokens - estimate_tokens(f"{self.heading}\n")
+        sizes = accumulate(estimate_tokens(_block(item, item.content)) + 1 for item in items)
+        first = items[: max(1, sum(size <= room for size in sizes))] if self.whole else items
+        memory = fitted(first, found, room)
+        left = sum(estimate_tokens(_block(item, item.content)) for item in items[len(first) :])
         block = f"{self.heading}\n{memory.block}" if self.heading and memory else memory.block
-        return replace(memory, block=block, position=self.position)
+        return replace(memory, block=block, position=self.position, beyond=memory.beyond + left)
 
 
 @dataclass(frozen=True)
@@ -233,12 +270,25 @@ def fitted(items: Sequence[MemoryItem], found: Sequence[Retrieved], max_tokens: 
     return replace(memory, items=tuple(each for each in every if each.id in shown), beyond=beyond)
 
 
+def written(title: str, text: str, found: Sequence[Retrieved], max_tokens: int) -> Memory:
+    """A text that a language model wrote from what was found, quoted like an item; it counts as a use of all of it."""
+    items = tuple({item.id: item for each in found for item in each.items}.values())
+    if not items:
+        return Memory(tuple(found))
+    nobody = items[0].provenance.model_copy(update={"origin": ""})
+    texts = {"title": title, "description": "", "content": text, "provenances": (nobody,)}
+    memory = fitted([items[0].model_copy(update=texts)], found, max_tokens)
+    return replace(memory, items=items if memory else (), parts=())
+
+
 def worth(bank: MemoryBank, credit: Credit, ids: Collection[str]) -> dict[str, float]:
     """Id -> the credit of an item."""
     uses = bank.all_uses(ids)
     return {id: credit(uses[id]) for id in ids}
 
 
+_OTHER_DATA = 2_000
+"""Bytes of an item's data that are not ids of tasks."""
 _MARGIN = 8
 """Tokens of a number and a mark of a cut."""
 

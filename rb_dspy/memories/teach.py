@@ -93,12 +93,21 @@ class Asked(dspy.Module):
         return asked(self.predict, self.config, attempt, thoughts=self.thoughts)
 
 
+class Rollout(dspy.Signature):
+    """A signature to derive others from, whose docstrings say what to do."""
+
+    task: str = dspy.InputField(desc="what was to be done")
+    trajectory: str = dspy.InputField(desc="the attempt")
+    environment_said: str = dspy.InputField(desc="what the environment said, in order")
+
+
 def asked(
     predict: Any, config: DistillConfig, attempt: Attempt, *, thoughts: bool = True, **more: Any
 ) -> dspy.Prediction:
-    """Call ``predict`` about a rollout, with those of its inputs that the signature has, and ``more``.
+    """Call ``predict`` about a rollout, with those of its inputs that the signature has, and of ``more``.
 
-    Texts of the task, the environment and the agent are escaped, and shortened until the prompt fits.
+    Texts of the task, the environment and the agent are escaped, and shortened until the prompt fits. What in ``more``
+    is to be shortened, too, is a function of the most tokens for one rollout.
     """
     wanted = predict.signature.input_fields
 
@@ -109,7 +118,7 @@ def asked(
             "verdict": attempt.verdict.label,
             "reasons": escape_markers(attempt.verdict.reasons) or "(none)",
             **said_fields(attempt.trajectory, max_tokens),
-            **more,
+            **{name: each(max_tokens) if callable(each) else each for name, each in more.items()},
         }
         return {name: every[name] for name in wanted}
 
@@ -131,6 +140,30 @@ def listed(said: dspy.Prediction, name: str, kind: type[Each]) -> list[Each]:
     if not isinstance(given, list | tuple) or not all(isinstance(each, kind) for each in given):
         raise UnparseableOutput(f"the distiller's {name} is {given!r:.120}; expected a list of {kind.__name__}")
     return list(given)
+
+
+def numbers(said: dspy.Prediction, name: str, most: int) -> list[int]:
+    """An output field that is a list of numbers: those from 1 to ``most``, each once, in order.
+
+    Raises:
+        UnparseableOutput: It is something else.
+    """
+    given = value(said, name, "distiller")
+    if not isinstance(given, list | tuple) or not all(isinstance(each, int) for each in given):
+        raise UnparseableOutput(f"the distiller's {name} is {given!r:.120}; expected a list of numbers")
+    return [each for each in dict.fromkeys(given) if 0 < each <= most]
+
+
+def sentence(said: dspy.Prediction, name: str) -> str:
+    """An output field that is a text.
+
+    Raises:
+        UnparseableOutput: It is empty.
+    """
+    text = without_invisible(str(value(said, name, "distiller"))).strip()
+    if not text:
+        raise UnparseableOutput(f"the distiller's {name} is empty; expected a text")
+    return text
 
 
 def item(kind: str, title: str, content: str, description: str = "", **data: Any) -> ItemDraft:

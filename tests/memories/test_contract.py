@@ -173,4 +173,4 @@ def test_it_learns_from_several_rollouts(learning: str) -> None:
         for task in mixed(5):
             done = scaled(task=task, bank=bank, run_id="m")
             assert len(done.trajectories) == 2
-        assert bank.stats().experiences == 5
+        assert bank.experience_count() == 5

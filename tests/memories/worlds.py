@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -13,8 +14,13 @@ from rb_dspy.testing import HashEmbedder, Prompt, scripted_lm
 from rb_dspy.testing.lm import Script
 from rb_dspy.testing.locks import GUESS, code_of, lock, locksmith, toys
 
-ANSWERS: dict[str, Any] = {"workflows": [{"goal": "Open a lock.", "steps": ["Look for its code.", "Type {code}."]}]}
-"""Output field -> what the scripted model writes into it, where its type does not say enough."""
+ANSWERS: dict[str, Any] = {
+    "harmful": [],
+    "workflows": [{"goal": "Open a lock.", "steps": ["Look for its code.", "Type {code}."]}],
+    "changes": lambda prompt: [{"do": "add", "title": "Locks", "text": insight} for insight in _insights(prompt)],
+}
+"""Output field -> what the scripted model writes into it, or a function of the prompt, where its type does not say
+enough."""
 
 _FIELD = re.compile(r"\d+\. `(\w+)` \((.+?)\):")
 """An output field of a prompt, with its type."""
@@ -46,7 +52,13 @@ def agent(prompt: Prompt, *, fallback: str = GUESS) -> dict[str, Any]:
 
 def _typed(prompt: Prompt) -> dict[str, Any]:
     listed = prompt.system.split("Your output fields are:")[-1].split("All interactions will")[0]
-    return {name: ANSWERS.get(name, _value(kind, prompt)) for name, kind in _FIELD.findall(listed)}
+    said = {name: ANSWERS.get(name, _value(kind, prompt)) for name, kind in _FIELD.findall(listed)}
+    return {name: each(prompt) if callable(each) else each for name, each in said.items()}
+
+
+def _insights(prompt: Prompt) -> list[str]:
+    given: list[str] = json.loads(prompt["insights"])
+    return given
 
 
 def _value(kind: str, prompt: Prompt) -> Any:
