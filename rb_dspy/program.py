@@ -233,14 +233,14 @@ class Learner(dspy.Module):
         more |= {"answers": answers}
         try:
             lessons = self._lessons(task, rollouts, bank, memory)
-            curated = self._curated(lessons.drafts, task.without_ground_truth(), bank)
+            curated = self._curated(lessons, task.without_ground_truth(), rollouts, bank, memory)
         except UnparseableOutput as exc:
             tries = bank.record_failure(task, str(exc), run_id=run_id, trajectories=rollouts)
             if tries < MAX_TRIES or bank.known(task, rollouts, run_id=run_id):  # a correction has lessons to lose
                 raise
             note = f"not distilled: {exc}"
             verdicts = [Verdict(label=each.known_label or "unknown", reasons=str(exc)) for each in rollouts]
-            lessons, curated = Lessons(verdicts, Distilled(note=note), Selection(0, note=note)), Curated()
+            lessons, curated = Lessons(verdicts, Distilled(note=note), Selection(0, note=note)), Curated(note=note)
         experience = bank.append(
             task,
             rollouts,
@@ -251,7 +251,7 @@ class Learner(dspy.Module):
             run_id=run_id,
             polarity=lessons.polarity,
             distiller=lessons.drafts.distiller,
-            note=lessons.drafts.note,
+            note=curated.note,
             origin=origin,
             shown=memory.items,
             reward=reward,
@@ -264,8 +264,14 @@ class Learner(dspy.Module):
         lessons = replace(lessons, verdicts=experience.verdicts)
         return self._prediction(lessons, rollouts, memory, ledger, experience, **more)
 
-    def _curated(self, drafts: Distilled, task: Task, bank: MemoryBank) -> Curated:
-        curated = Curated(drafts.drafts, marks=drafts.marks)
+    def _curated(
+        self, lessons: Lessons, task: Task, rollouts: Sequence[Trajectory], bank: MemoryBank, memory: Memory
+    ) -> Curated:
+        pairs = zip(rollouts, lessons.verdicts, strict=True)
+        attempts = tuple(Attempt(task, *pair, memory.items, number) for number, pair in enumerate(pairs))
+        curated = Curated(
+            lessons.drafts.drafts, marks=lessons.drafts.marks, attempts=attempts, note=lessons.drafts.note
+        )
         for curator in self.curate:
             curated = curator(curated, task, bank)
         return curated

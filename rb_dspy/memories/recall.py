@@ -16,7 +16,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.memories.system import Base, Credit
 from rb_dspy.schema import MAX_DATA, MemoryItem, Polarity, Retrieved, Task
 from rb_dspy.steps.memory import NO_MEMORY, Memory, render
-from rb_dspy.steps.working import ContextEdit, Moment, Position
+from rb_dspy.steps.working import Context, ContextEdit, Moment, Position
 from rb_dspy.text import cut, estimate_tokens
 
 
@@ -63,14 +63,43 @@ class Recall(dspy.Module):
         memory = self.at(Moment(task), bank, own_lessons)
         return memory if self.working is None else replace(memory, working=partial(self.working, bank=bank))
 
-    def at(self, moment: Moment, bank: MemoryBank, own_lessons: bool = False) -> Memory:
-        """What is found at a moment of a task."""
+    def at(
+        self, moment: Moment, bank: MemoryBank, own_lessons: bool = False, *, without: Collection[str] = ()
+    ) -> Memory:
+        """What is found at a moment of a task, ``without`` the items of these ids."""
         task = moment.task
         found = self.retriever(moment, bank, (task.key or task.instruction) if own_lessons else task)
         may = [each for each in found if own_lessons or not any(is_from(task, item, bank) for item in each.items)]
+        may = [each for each in may if not any(item.id in without for item in each.items)]
         for ranker in self.rank:
             may = list(ranker(moment, may, bank))
         return self.renderer(moment, may, self.config.max_tokens)
+
+
+class EveryTurn(Recall):
+    """A recall that is repeated before each action, by what the agent sees then.
+
+    What is found stands before the observation, in at most ``max_tokens`` tokens, as what is found at first does; not
+    again what the agent reads beside its task, and nothing if the observation is the one before.
+    """
+
+    def __init__(self, base: Base, retriever: Retriever, renderer: Renderer, max_tokens: int) -> None:
+        super().__init__(base, retriever, renderer)
+        self.config = self.config.model_copy(update={"max_tokens": min(max_tokens, self.config.max_tokens)})
+
+    def forward(self, task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
+        """See ``memories.Recall``."""
+        memory = self.at(Moment(task), bank, own_lessons)
+        return replace(memory, working=partial(self.edits, bank=bank, own_lessons=own_lessons))
+
+    def edits(
+        self, moment: Moment, context: Context, *, bank: MemoryBank, own_lessons: bool = False
+    ) -> Sequence[ContextEdit]:
+        """See ``WorkingMemory``."""
+        if len(moment.steps) > 1 and moment.steps[-2].observation == moment.observation:
+            return ()
+        memory = self.at(moment, bank, own_lessons, without=context.lessons)
+        return [ContextEdit("show", tuple(item.id for item in memory.items), memory.block)] if memory else ()
 
 
 def is_from(task: Task, item: MemoryItem, bank: MemoryBank) -> bool:

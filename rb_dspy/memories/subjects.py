@@ -163,7 +163,8 @@ def is_newer(new: str, old: str, asked: str) -> bool:
 def as_draft(item: MemoryItem) -> MemoryDraft:
     """A draft that a bank stores as the same item."""
     texts = {"title": item.title, "description": item.description, "content": item.content}
-    return MemoryDraft(**texts) if item.kind == "lesson" else ItemDraft(**texts, kind=item.kind, data=item.data)
+    is_plain = item.kind == "lesson" and not item.data
+    return MemoryDraft(**texts) if is_plain else ItemDraft(**texts, kind=item.kind, data=item.data)
 
 
 def candidate(draft: MemoryDraft | MemoryItem) -> ItemDraft:

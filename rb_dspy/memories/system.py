@@ -40,6 +40,10 @@ class Curated:
     """Id of an item -> why it is retired. It stays in the history and can be undeleted."""
     marks: Mapping[str, Mark] = field(default_factory=dict)
     """Id of an item -> whether it helped in this task."""
+    attempts: tuple[Attempt, ...] = ()
+    """The rollouts of the task, with their verdicts and what their agents were shown."""
+    note: str = ""
+    """What the experience says of it, such as what was refused."""
 
 
 class Recall(Protocol):

@@ -12,8 +12,9 @@ from rb_dspy.backbones import active, value
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import DistillConfig
 from rb_dspy.errors import UnparseableOutput
+from rb_dspy.memories.recall import merged
 from rb_dspy.memories.system import Attempt
-from rb_dspy.schema import ItemDraft, Label, MemoryDraft
+from rb_dspy.schema import ItemDraft, Label, MemoryDraft, MemoryItem, Task
 from rb_dspy.steps import Distilled
 from rb_dspy.steps.ask import ask
 from rb_dspy.steps.distill import said_fields
@@ -171,6 +172,13 @@ def item(kind: str, title: str, content: str, description: str = "", **data: Any
     title, content = without_invisible(title).strip(), without_invisible(content).strip()
     title = f"{title[: _TITLE - 1]}…" if len(title) > _TITLE else title
     return ItemDraft(title=title, description=description[:600], content=content[:100_000], kind=kind, data=data)
+
+
+def joined(items: Sequence[MemoryItem], task: Task, title: str, content: str) -> ItemDraft:
+    """A draft in the place of ``items``, learned from all of their tasks and this one."""
+    first = items[0]
+    named = without_invisible(title).strip() or first.title
+    return item(first.kind, named, content, first.description, **{**first.data, **merged(items, task)})
 
 
 def case(attempt: Attempt, content: str, kind: str = "case", **data: Any) -> ItemDraft:

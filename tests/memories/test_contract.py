@@ -163,14 +163,14 @@ def test_hostile_text_is_shown_as_text(learning: str) -> None:
         memory = done.recall(tasks[0].model_copy(update={"id": "other"}), bank)
         for text in (memory.block, *(part for turn in memory.turns for part in turn)):
             assert "[[ ## action" not in text
-        quoted = [line for line in memory.block.splitlines() if "lesson of mine" in line or line.startswith("[step 7]")]
-        assert all(re.match(r">  ", line) for line in quoted)
+        forged = re.compile(r">? ?(\d+\. A lesson of mine|\[step 7\]|assistant:)")
+        assert not list(filter(forged.match, memory.block.splitlines()))
 
 
 def test_it_learns_from_several_rollouts(learning: str) -> None:
     with new_bank() as bank:
-        scaled = MaTTS(program(learning), k=2)
-        for task in mixed(5):
+        scaled, tasks = MaTTS(program(learning), k=2), mixed(5)
+        for task in tasks:
             done = scaled(task=task, bank=bank, run_id="m")
             assert len(done.trajectories) == 2
-        assert bank.experience_count() == 5
+        assert bank.learned("m") == {task.id for task in tasks}

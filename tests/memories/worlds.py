@@ -15,6 +15,7 @@ from rb_dspy.testing.lm import Script
 from rb_dspy.testing.locks import GUESS, code_of, lock, locksmith, toys
 
 ANSWERS: dict[str, Any] = {
+    "operations": lambda prompt: [{"operation": "merge", "new": 1, "stored": [1], "content": _text(prompt)}],
     "harmful": [],
     "workflows": [{"goal": "Open a lock.", "steps": ["Look for its code.", "Type {code}."]}],
     "changes": lambda prompt: [{"do": "add", "title": "Locks", "text": insight} for insight in _insights(prompt)],
@@ -56,14 +57,18 @@ def _typed(prompt: Prompt) -> dict[str, Any]:
     return {name: each(prompt) if callable(each) else each for name, each in said.items()}
 
 
+def _text(prompt: Prompt) -> str:
+    told = re.findall(r"(?:Its code is|opens with) (\w+)", prompt.text)
+    return f"It opens with {told[-1]}." if told else "Look twice before you type."
+
+
 def _insights(prompt: Prompt) -> list[str]:
     given: list[str] = json.loads(prompt["insights"])
     return given
 
 
 def _value(kind: str, prompt: Prompt) -> Any:
-    told = re.findall(r"(?:Its code is|opens with) (\w+)", prompt.text)
-    text = f"It opens with {told[-1]}." if told else "Look twice before you type."
+    text = _text(prompt)
     choices = re.findall(r"'([\w ]+)'", kind)
     if kind.startswith("Literal") and choices:
         return choices[0]
