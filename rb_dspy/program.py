@@ -58,6 +58,10 @@ class Learner(dspy.Module):
     review: Review | None
     """Judges and distils in one call; None: two calls."""
     skip_known: bool
+    systems: tuple[MemorySystem, ...]
+    """The memory system, then those that were put over it, without their steps; empty: lessons."""
+    base: Base
+    """The program without memory systems."""
     teach: Distiller | None
     """A memory system's step instead of ``distill``, ``contrast`` and ``review``."""
     curate: Sequence[Curator]
@@ -124,11 +128,26 @@ class Learner(dspy.Module):
         return memory
 
     def use_memory(self, system: MemorySystem) -> Self:
-        """Take the steps of a memory system, in this program; those that it lacks stay. Returns the program."""
+        """Take the steps of a memory system, in this program; those that it lacks stay. Returns the program.
+
+        A system that teaches takes the place of one that the program has; another is put over it.
+        """
+        if not self.systems:
+            self.base = Base(self.retrieve)
+        if system.teach is not None:
+            self.systems, self.retrieve, self.repeats_tasks = (), self.base.retrieve, False
+            self.teach, self.curate = system.teach, ()
         self.retrieve = self.retrieve if system.retrieve is None else system.retrieve
-        self.judge = unjudged if system.signal == "none" else self.judge
-        self.teach, self.curate, self.repeats_tasks = system.teach, list(system.curate), system.repeats_tasks
+        self.curate = [*self.curate, *system.curate]
+        self.repeats_tasks = self.repeats_tasks or system.repeats_tasks
+        self.systems = (*self.systems, replace(system, retrieve=None, teach=None, curate=()))
         return self
+
+    @property
+    def judges(self) -> JudgeProtocol:
+        """The step that judges: ``judge``, unless the memory learns without feedback."""
+        judge: JudgeProtocol = self.judge
+        return unjudged if any(each.signal == "none" for each in self.systems) else judge
 
     def resume(self, pending: Pending, environments: EnvironmentFactory | None = None) -> dspy.Prediction:
         """Learn from the pending rollouts of a task (``MemoryBank.pending``).
@@ -198,10 +217,11 @@ class Learner(dspy.Module):
         """
         task, own = task.without_ground_truth(), self.teach is None and type(self.distill) is Distill
         known = own and self.skip_known and hold_all(memory.items, trajectory)
-        if self.review and own and type(self.judge) is Judge and not known and trajectory.known_label is None:
+        judge = self.judges
+        if self.review and own and type(judge) is Judge and not known and trajectory.known_label is None:
             both: tuple[Verdict, Distilled] = self.review(task, trajectory)
             return both
-        verdict = judge_rollout(self.judge, task, trajectory)
+        verdict = judge_rollout(judge, task, trajectory)
         if known and verdict.label == "success":
             return verdict, Distilled(note="nothing new: the lessons shown hold what the environment said")
         if self.teach is not None:
@@ -352,6 +372,7 @@ class ReasoningBank(Learner):
         self.distill = Distill(config.distill)
         self.review = Review(config.judge, config.distill) if config.learn == "one_call" else None
         self.skip_known = config.skip_known
+        self.systems, self.base = (), Base(self.retrieve)
         self.teach, self.curate, self.repeats_tasks = None, (), False
         if memory is not None:
             self.use_memory(system_of(memory, Base(self.retrieve, config.distill)))

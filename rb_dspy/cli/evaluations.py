@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -17,6 +18,9 @@ from rb_dspy.cli import options
 from rb_dspy.cli.output import emit, one_line, out, print_rollout, say, table
 from rb_dspy.errors import InputError
 from rb_dspy.text import counted
+
+if TYPE_CHECKING:
+    from rb_dspy.evaluation.records import TaskRecord
 
 FOLDER = Path("rb-evaluations")
 """The default folder of evaluations."""
@@ -97,6 +101,7 @@ def show(
             cells = [f"{solved[arm]} of {len(of_task[arm])}" for arm in arms]
             shown.add_row(Text(one_line(id, 40)), *cells, Text(one_line(instruction, room), "dim"))
         out.print(shown)
+        _print_arms({arm: [each for each in records if each.arm == arm] for arm in arms})
         return
     chosen = [record for record in records if record.task == task]
     if not chosen:
@@ -127,6 +132,19 @@ def _lessons(titles: Sequence[str], contents: Sequence[str]) -> str:
         for title, content in zip_longest(titles, contents[: len(titles)], fillvalue="")
     ]
     return lines[0] if len(lines) == 1 else "".join(f"\n  - {line}" for line in lines)
+
+
+def _print_arms(records: dict[str, list[TaskRecord]]) -> None:
+    """What each arm learns from, and what it shows and asks a task."""
+    columns = {"tokens_shown": "tokens shown", "tokens_beyond": "beyond the cap", "calls": "calls"}
+    shown = table("arm", "signal", *columns.values(), right=tuple(columns.values()))
+    for arm, found in records.items():
+        known = {name: [value for each in found if (value := getattr(each, name)) is not None] for name in columns}
+        means = {name: fmean(values) if values else None for name, values in known.items()}
+        emit({"arm": arm, "signal": found[0].signal, **means})
+        cells = ("-" if mean is None else f"{mean:,.1f}" for mean in means.values())
+        shown.add_row(Text(arm), found[0].signal or "-", *cells)
+    out.print("\na task:", shown)
 
 
 def _write(file: Path, rows: list[dict[str, Any]]) -> None:
