@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -137,6 +138,13 @@ def levels_of(reader: Reader, ids: Collection[str]) -> dict[str, int]:
         found = levels[row.ended is None]
         found[row.id] = max(of_row[row.seq], found.get(row.id, HELD))
     return levels[False] | levels[True]
+
+
+def ages_of(reader: Reader, ids: Collection[str]) -> dict[str, int]:
+    """How many experiences came after the last one that gave each item."""
+    last = {row.id: row.experience for row in sorted(reader.items(ids=ids), key=lambda row: row.experience)}
+    seqs = sorted(seq for (seq,) in reader.tally("experiences", ["seq"])) if last else []
+    return {id: len(seqs) - bisect_right(seqs, seq) for id, seq in last.items()}
 
 
 def uses_of(reader: Reader, ids: Collection[str] | None) -> dict[str, Uses]:

@@ -167,6 +167,30 @@ def sentence(said: dspy.Prediction, name: str) -> str:
     return text
 
 
+def numbers(said: dspy.Prediction, name: str, most: int) -> list[int]:
+    """An output field that is a list of numbers: those from 1 to ``most``, each once, in order.
+
+    Raises:
+        UnparseableOutput: It is something else.
+    """
+    given = value(said, name, "distiller")
+    if not isinstance(given, list | tuple) or not all(isinstance(each, int) for each in given):
+        raise UnparseableOutput(f"the distiller's {name} is {given!r:.120}; expected a list of numbers")
+    return [each for each in dict.fromkeys(given) if 0 < each <= most]
+
+
+def sentence(said: dspy.Prediction, name: str) -> str:
+    """An output field that is a text.
+
+    Raises:
+        UnparseableOutput: It is empty.
+    """
+    text = without_invisible(str(value(said, name, "distiller"))).strip()
+    if not text:
+        raise UnparseableOutput(f"the distiller's {name} is empty; expected a text")
+    return text
+
+
 def item(kind: str, title: str, content: str, description: str = "", **data: Any) -> ItemDraft:
     """A draft of a kind, whose texts are cut to what a bank takes."""
     title, content = without_invisible(title).strip(), without_invisible(content).strip()
