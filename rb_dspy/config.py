@@ -19,7 +19,6 @@ Role = Literal["agent", "judge", "distiller", "contraster", "selector"]
 ROLES: tuple[Role, ...] = get_args(Role)
 Split = Literal["all", "compile", "dev", "stream", "held_out"]
 MattsMode = Literal["parallel", "sequential", "best_of_n", "vanilla"]
-MemoryMode = Literal["none", "placebo", "shuffled", "raw", "bank", "success_only", "true_verdicts", "oracle"]
 CompileStep = Literal["all", "judge", "select", "agent"]
 
 Temperature = Annotated[float, Field(ge=0, le=2)]
@@ -405,8 +404,10 @@ class RunConfig(_Config):
 class EvaluateConfig(_Config):
     """What ``rb-dspy evaluate`` does."""
 
-    arms: tuple[MemoryMode, ...] = ("none", "bank")
-    """Memory modes to compare: none, bank, placebo, shuffled, raw, success_only, true_verdicts, oracle."""
+    arms: tuple[str, ...] = ("none", "bank")
+    """Memory systems to compare, of those that ``rb-dspy memories`` lists."""
+    signal: Literal["judge", "outcome"] = "judge"
+    """What all arms learn from: the judge, or the true outcome."""
     baseline: str | None = None
     """The arm to compare with; None: the arm none, else the first."""
     orders: int = Field(default=8, ge=1)
@@ -418,7 +419,7 @@ class EvaluateConfig(_Config):
     @classmethod
     def _listed(cls, value: Any) -> Any:
         names = value.split(",") if isinstance(value, str) else value
-        return [str(each).strip().replace("-", "_") for each in names] if isinstance(names, list | tuple) else names
+        return [str(each).strip() for each in names] if isinstance(names, list | tuple) else names
 
 
 class CompileConfig(_Config):

@@ -82,6 +82,17 @@ def memory_names() -> list[str]:
     return sorted(entry_points(group="rb_dspy.memories").names)
 
 
+def memory_name(name: str) -> str:
+    """The name of an installed memory system, perhaps with curators (``bank+supersede``); ``-`` and ``_`` are the same.
+
+    Raises:
+        InputError: No installed memory system, or curator, has this name.
+    """
+    first, *curators = name.split("+")
+    parts = [_installed("memory", first, memory_names())]
+    return "+".join([*parts, *(_installed("curator", each, curator_names()) for each in curators)])
+
+
 def memory(name: str, base: object) -> Any:
     """Make the memory system ``name`` for a program; ``base`` is a ``rb_dspy.memories.Base``.
 
@@ -89,8 +100,7 @@ def memory(name: str, base: object) -> Any:
         InputError: No installed memory system has this name.
         MissingDependency: It cannot be imported or made.
     """
-    if name not in memory_names():
-        raise InputError(f"unknown memory {name!r}; expected one of {', '.join(memory_names())}")
+    name = _installed("memory", name, memory_names())
     return _load("memory", name, ("retrieve", "teach", "curate", "signal"), base)
 
 
@@ -101,9 +111,14 @@ def curator_names() -> list[str]:
 
 def curator(name: str) -> Any:
     """Make the curator ``name``. Errors are those of ``memory``."""
-    if name not in curator_names():
-        raise InputError(f"unknown curator {name!r}; expected one of {', '.join(curator_names())}")
-    return _load("curator", name, ("__call__",))
+    return _load("curator", _installed("curator", name, curator_names()), ("__call__",))
+
+
+def _installed(kind: str, name: str, installed: Sequence[str]) -> str:
+    same = [each for each in installed if each.replace("-", "_") == name.strip().replace("-", "_")]
+    if not same:
+        raise InputError(f"unknown {kind} {name!r:.60}; installed: {', '.join(installed)}")
+    return name if name in same else same[0]
 
 
 def lacks(value: object, names: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ import dspy
 from rb_dspy.agents import Agent, ExternalAct, ScoreFunction, scored_by
 from rb_dspy.backbones import Backbones, Ledger, metered
 from rb_dspy.bank import MemoryBank, Pending
-from rb_dspy.bank.admission import checked_name, corrects, identity
+from rb_dspy.bank.admission import checked_name, identity
 from rb_dspy.concurrency import run_in_thread
 from rb_dspy.config import ProgramConfig
 from rb_dspy.environments import make_environment
@@ -58,6 +58,10 @@ class Learner(dspy.Module):
     review: Review | None
     """Judges and distils in one call; None: two calls."""
     skip_known: bool
+    systems: tuple[MemorySystem, ...]
+    """The memory system, then those that were put over it, without their steps; empty: lessons."""
+    base: Base
+    """The program without memory systems."""
     teach: Distiller | None
     """A memory system's step instead of ``distill``, ``contrast`` and ``review``."""
     curate: Sequence[Curator]
@@ -124,11 +128,26 @@ class Learner(dspy.Module):
         return memory
 
     def use_memory(self, system: MemorySystem) -> Self:
-        """Take the steps of a memory system, in this program; those that it lacks stay. Returns the program."""
+        """Take the steps of a memory system, in this program; those that it lacks stay. Returns the program.
+
+        A system that teaches takes the place of one that the program has; another is put over it.
+        """
+        if not self.systems:
+            self.base = Base(self.retrieve)
+        if system.teach is not None:
+            self.systems, self.retrieve, self.repeats_tasks = (), self.base.retrieve, False
+            self.teach, self.curate = system.teach, ()
         self.retrieve = self.retrieve if system.retrieve is None else system.retrieve
-        self.judge = unjudged if system.signal == "none" else self.judge
-        self.teach, self.curate, self.repeats_tasks = system.teach, list(system.curate), system.repeats_tasks
+        self.curate = [*self.curate, *system.curate]
+        self.repeats_tasks = self.repeats_tasks or system.repeats_tasks
+        self.systems = (*self.systems, replace(system, retrieve=None, teach=None, curate=()))
         return self
+
+    @property
+    def judges(self) -> JudgeProtocol:
+        """The step that judges: ``judge``, unless the memory learns without feedback."""
+        judge: JudgeProtocol = self.judge
+        return unjudged if any(each.signal == "none" for each in self.systems) else judge
 
     def resume(self, pending: Pending, environments: EnvironmentFactory | None = None) -> dspy.Prediction:
         """Learn from the pending rollouts of a task (``MemoryBank.pending``).
@@ -198,10 +217,11 @@ class Learner(dspy.Module):
         """
         task, own = task.without_ground_truth(), self.teach is None and type(self.distill) is Distill
         known = own and self.skip_known and hold_all(memory.items, trajectory)
-        if self.review and own and type(self.judge) is Judge and not known and trajectory.known_label is None:
+        judge = self.judges
+        if self.review and own and type(judge) is Judge and not known and trajectory.known_label is None:
             both: tuple[Verdict, Distilled] = self.review(task, trajectory)
             return both
-        verdict = judge_rollout(self.judge, task, trajectory)
+        verdict = judge_rollout(judge, task, trajectory)
         if known and verdict.label == "success":
             return verdict, Distilled(note="nothing new: the lessons shown hold what the environment said")
         if self.teach is not None:
@@ -352,6 +372,7 @@ class ReasoningBank(Learner):
         self.distill = Distill(config.distill)
         self.review = Review(config.judge, config.distill) if config.learn == "one_call" else None
         self.skip_known = config.skip_known
+        self.systems, self.base = (), Base(self.retrieve)
         self.teach, self.curate, self.repeats_tasks = None, (), False
         if memory is not None:
             self.use_memory(system_of(memory, Base(self.retrieve, config.distill)))
@@ -387,8 +408,11 @@ class ReasoningBank(Learner):
             later: Only store the rollout with all of this, as ``record`` does, and call no model. It is pending until
                 ``resume``, ``rb-dspy learn`` or a run does the rest; the experience is returned as far as it is known.
 
-        An ``outcome``, ``verdict`` or ``feedback`` for a rollout that was learned from without it, or with another one,
-        is a correction: the rollout is learned from again. The new experience replaces the first; edited lessons stay.
+        What you learn of a rollout later counts: call this again with the same rollout. An ``outcome``, ``verdict`` or
+        ``feedback`` that is new, or another one than before, is a correction: the rollout is learned from again, with
+        what was stated of it before and is not stated now. The new experience replaces the first; edited lessons stay.
+        The same once more changes nothing and calls no model. The last statement counts, also of a rollout that is
+        pending.
 
         Raises:
             InvalidTrajectory: The rollout cannot be read.
@@ -412,17 +436,19 @@ class ReasoningBank(Learner):
             }
             rollout = validate({**dict(rollout), **stated})
         known = bank.known(task, rollout, run_id=run_id)
-        if known is not None and not corrects(task, [rollout], known.trajectories):
-            others = identity(task, [rollout], run_id="") != identity(task, known.trajectories, run_id="")
-            if (label or feedback) and others:
+        if known is not None and identity(task, [rollout], run_id="") != identity(task, known.trajectories, run_id=""):
+            if label or feedback:
                 raise InputError(
                     f"task {task.id}: run {run_id} learned from another rollout, which this verdict or feedback cannot"
                     " correct; pass that rollout, or another run_id"
                 )
             return known
-        memory = memory or Memory()
-        reward = None if outcome is None else float(outcome)
-        bank.record(task, rollout, run_id=run_id, shown=memory.items, origin=origin, reward=reward)
+        shown, reward = memory.items if memory else (), None if outcome is None else float(outcome)
+        waits = bank.record(task, rollout, run_id=run_id, shown=shown, origin=origin, reward=reward)
+        if waits is None:
+            return known or self.learn(task, rollout, bank, run_id=run_id)  # another call of the run was faster
+        (rollout,), reward, origin = waits.trajectories, waits.reward, waits.origin
+        memory = memory or render(waits.shown)
         if later:
             id = identity(task, [rollout], run_id=run_id)
             about: dict[str, Any] = {"run_id": run_id, "origin": origin, "reward": reward, "note": "pending"}

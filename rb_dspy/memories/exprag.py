@@ -5,34 +5,36 @@ from __future__ import annotations
 from rb_dspy.memories.recall import Listed, Nearest, Recall, Recent, Retriever
 from rb_dspy.memories.system import Base, MemorySystem
 from rb_dspy.memories.teach import Cases
+from rb_dspy.steps.working import WorkingMemory
 
 _SOURCE = "Evo-Memory, arXiv 2511.20857"
-_K = 4
+K = 4
 """Cases shown; the paper's k for ExpRAG, which it uses for ExpRecent too as far as it says."""
 _HEADING = "Earlier tasks, with what was done and how it was judged:"
 
 
 def exprag(base: Base) -> MemorySystem:
-    """The ``_K`` cases whose tasks are most similar, most similar first.
+    """The ``K`` cases whose tasks are most similar, most similar first.
 
     The paper embeds with bge-base-en-v1.5, stores successes in its main tables and both in another; we store both, as
     the judge's label is shown, and cut long cases so that all fit the cap. Its feedback is the true reward.
     """
-    return _cases(base, Nearest(_K, ("case",), min_score=-1.0), f"the {_K} nearest by task")
+    return cases(base, Nearest(K, ("case",), min_score=-1.0), f"the {K} nearest by task")
 
 
 def exprecent(base: Base) -> MemorySystem:
-    """The last ``_K`` cases, newest first."""
-    return _cases(base, Recent(_K, ("case",)), f"the last {_K}")
+    """The last ``K`` cases, newest first."""
+    return cases(base, Recent(K, ("case",)), f"the last {K}")
 
 
-def _cases(base: Base, retriever: Retriever, shows: str) -> MemorySystem:
+def cases(base: Base, retriever: Retriever, shows: str, working: WorkingMemory | None = None) -> MemorySystem:
+    """A system of Evo-Memory, which stores whole cases."""
     return MemorySystem(
         stores="whole cases",
         shows=shows,
         source=_SOURCE,
         calls="0",
-        retrieve=Recall(base, retriever, Listed(_HEADING)),
+        retrieve=Recall(base, retriever, Listed(_HEADING), working=working),
         teach=Cases(),
         signal="outcome",
     )

@@ -10,9 +10,9 @@ from rb_dspy.backbones import value
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import DistillConfig
 from rb_dspy.memories.credit import Q
-from rb_dspy.memories.recall import Nearest, Parted, Recall, Weighed
+from rb_dspy.memories.recall import Nearest, Parted, Recall, Weighed, succeeded
 from rb_dspy.memories.system import Attempt, Base, MemorySystem
-from rb_dspy.memories.teach import CASE_TOKENS, asked, item, model_of
+from rb_dspy.memories.teach import CASE_TOKENS, asked, case, model_of
 from rb_dspy.schema import ItemDraft
 from rb_dspy.steps import Distilled
 from rb_dspy.steps.transcript import transcript
@@ -32,7 +32,7 @@ def memrl(base: Base) -> MemorySystem:
     the candidates, and the floor is the embedder's. They join memories of nearly equal tasks; we do not.
     """
     parts = (
-        ("These approaches worked:", lambda item: item.data.get("label") == "success"),
+        ("These approaches worked:", succeeded),
         ("These attempts failed; avoid what they did:", lambda item: True),
     )
     return MemorySystem(
@@ -64,7 +64,7 @@ class Remember(dspy.Module):
         predict = self.success if label == "success" else self.failure
         said = value(asked(predict, self.config, attempt), "advice", "distiller")
         rollout = transcript(attempt.trajectory, CASE_TOKENS)
-        return item("case", attempt.task.instruction, f"{said}\n{rollout}", label=label)
+        return case(attempt, f"{said}\n{rollout}", label=label)
 
 
 class Script(dspy.Signature):

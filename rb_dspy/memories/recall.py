@@ -176,6 +176,16 @@ class Halves:
 
 
 @dataclass(frozen=True)
+class Joined:
+    """What each of several retrievers finds, in their order."""
+
+    retrievers: Sequence[Retriever]
+
+    def __call__(self, moment: Moment, bank: MemoryBank, query: object) -> Sequence[Retrieved]:
+        return [found for each in self.retrievers for found in each(moment, bank, query)]
+
+
+@dataclass(frozen=True)
 class Weighed:
     """The best ``k`` by a weighted sum of likeness and credit, each standardized among what was found."""
 
@@ -212,6 +222,18 @@ class Best:
     def __call__(self, moment: Moment, found: Sequence[Retrieved], bank: MemoryBank) -> Sequence[Retrieved]:
         credits = worth(bank, self.credit, [item.id for each in found for item in each.items])
         return sorted(found, key=lambda each: max((credits[item.id], item.seq) for item in each.items), reverse=True)
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Ranks items from successes, then those from failures, by themselves."""
+
+    ranker: Ranker
+
+    def __call__(self, moment: Moment, found: Sequence[Retrieved], bank: MemoryBank) -> Sequence[Retrieved]:
+        good = [each for each in found if all(map(succeeded, each.items))]
+        bad = [each for each in found if each not in good]
+        return [*self.ranker(moment, good, bank), *self.ranker(moment, bad, bank)]
 
 
 @dataclass(frozen=True)

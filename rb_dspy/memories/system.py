@@ -95,6 +95,8 @@ class MemorySystem:
     """The paper or the repository."""
     calls: str = "1"
     """Calls of a language model a task, without the agent's and the judge's."""
+    name: str = ""
+    """Its entry point; ``system_of`` fills it in."""
     retrieve: Recall | None = None
     teach: Distiller | None = None
     curate: Sequence[Curator] = ()
@@ -145,7 +147,7 @@ def system_of(memory: str | MemorySystem, base: Base) -> MemorySystem:
     if isinstance(memory, str):
         name, *more = memory.split("+")
         system = plugins.memory(name, base)
-        memory = replace(system, curate=[*system.curate, *map(plugins.curator, more)])
+        memory = replace(system, name=plugins.memory_name(memory), curate=[*system.curate, *map(plugins.curator, more)])
     if not isinstance(memory, MemorySystem):
         raise ConfigError(f"got {type(memory).__name__} for memory; expected a name, or a MemorySystem")
     return memory

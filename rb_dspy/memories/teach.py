@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import dspy
 
@@ -21,6 +21,8 @@ from rb_dspy.steps.distill import said_fields
 from rb_dspy.steps.transcript import escape_markers, transcript
 from rb_dspy.text import without_invisible
 
+Each = TypeVar("Each")
+
 _TITLE = 200
 """Characters of a title, as in ``MemoryDraft``."""
 CASE_TOKENS = 16_000
@@ -34,20 +36,25 @@ class Cases:
     Args:
         labels: Only rollouts with these verdicts.
         thoughts: Whether the agent's thoughts are kept.
+        observations: Whether what it saw after its actions is kept.
     """
 
     labels: Sequence[Label] = ("success", "failure", "unknown")
     thoughts: bool = True
+    observations: bool = True
 
     def __call__(self, attempts: Sequence[Attempt], bank: MemoryBank) -> Distilled:
         drafts = [self._case(each) for each in attempts if each.verdict.label in self.labels]
         return Distilled(tuple(dict.fromkeys(drafts)), "" if drafts else f"not stored: {_labels(attempts)}")
 
     def _case(self, attempt: Attempt) -> ItemDraft:
-        label = attempt.verdict.label
-        steps = transcript(attempt.trajectory, CASE_TOKENS, thoughts=self.thoughts)
+        label, rollout = attempt.verdict.label, attempt.trajectory
+        if not self.observations:
+            blind = tuple(step.model_copy(update={"observation": ""}) for step in rollout.steps)
+            rollout = rollout.model_copy(update={"steps": blind})
+        steps = transcript(rollout, CASE_TOKENS, thoughts=self.thoughts)
         ended = "" if label == "unknown" else f"\nJudged: {label}"
-        return item("case", attempt.task.instruction, f"{steps}{ended}", label=label)
+        return case(attempt, f"{steps}{ended}", label=label)
 
 
 class Asked(dspy.Module):
@@ -120,27 +127,25 @@ def asked(
 
 
 def texts(said: dspy.Prediction, name: str) -> list[str]:
-    """An output field that is a list of texts, without empty ones.
+    """An output field that is a list of texts, without empty ones. Raises as ``listed``."""
+    return [text for text in (without_invisible(each).strip() for each in listed(said, name, str)) if text]
+
+
+def listed(said: dspy.Prediction, name: str, kind: type[Each]) -> list[Each]:
+    """An output field that is a list.
 
     Raises:
-        UnparseableOutput: It is something else.
+        UnparseableOutput: It is something else, or what it lists is.
     """
     given = value(said, name, "distiller")
-    if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
-        raise UnparseableOutput(f"the distiller's {name} is {given!r:.120}; expected a list of texts")
-    return [text for text in (without_invisible(each).strip() for each in given) if text]
+    if not isinstance(given, list | tuple) or not all(isinstance(each, kind) for each in given):
+        raise UnparseableOutput(f"the distiller's {name} is {given!r:.120}; expected a list of {kind.__name__}")
+    return list(given)
 
 
 def numbers(said: dspy.Prediction, name: str, most: int) -> list[int]:
-    """An output field that is a list of numbers: those from 1 to ``most``, each once, in order.
-
-    Raises:
-        UnparseableOutput: It is something else.
-    """
-    given = value(said, name, "distiller")
-    if not isinstance(given, list | tuple) or not all(isinstance(each, int) for each in given):
-        raise UnparseableOutput(f"the distiller's {name} is {given!r:.120}; expected a list of numbers")
-    return [each for each in dict.fromkeys(given) if 0 < each <= most]
+    """As ``listed``, of numbers: those from 1 to ``most``, each once, in order."""
+    return [each for each in dict.fromkeys(listed(said, name, int)) if 0 < each <= most]
 
 
 def sentence(said: dspy.Prediction, name: str) -> str:

@@ -38,6 +38,12 @@ class Memory:
     def __bool__(self) -> bool:
         return bool(self.items)
 
+    @property
+    def tokens(self) -> int:
+        """Tokens (estimated) that are shown: of the block, or of the turns."""
+        told = sum(estimate_tokens(part) for turn in self.turns for part in turn)
+        return max(told, estimate_tokens(self.block) if self.block != NO_MEMORY else 0)
+
     def __repr__(self) -> str:
         titles = ", ".join(brief.repr(item.title) for item in self.items[:3])
         return f"Memory({counted(len(self.items), 'lesson')}: {titles}{', …' if len(self.items) > 3 else ''})"

@@ -27,6 +27,7 @@ from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.redaction import redact
 from rb_dspy.schema import Task, Usage, cleaned
 from rb_dspy.stream.journal import Journal, Record
+from rb_dspy.stream.progress import Counter, Progress
 from rb_dspy.stream.report import RunReport, TaskResult
 from rb_dspy.stream.stream import TaskStream
 from rb_dspy.text import summary_line
@@ -76,6 +77,7 @@ def run_stream(
     learn: bool = True,
     environments: EnvironmentFactory | None = None,
     on_result: Callable[[TaskResult], object] | None = None,
+    on_progress: Callable[[Progress], object] | None = None,
     stop_after: int | None = 3,
     journal: Journal | Record | str | Path | None = None,
 ) -> RunReport:
@@ -95,6 +97,7 @@ def run_stream(
         learn: If False, every task is done once more with the current bank, which is not changed.
         environments: Used instead of the program's own.
         on_result: Called after each task, in this thread.
+        on_progress: Called after each task, too. By default a notebook shows a line, and a script shows nothing.
         stop_after: The run ends after this many tasks in a row whose server, environment or scoring failed; None:
             never.
         journal: Stores a row for each task as it is done: a folder, a PostgreSQL URL, or a run (``Record``) that was
@@ -117,8 +120,10 @@ def run_stream(
     """
     if not (callable(program) and hasattr(program, "environments") and hasattr(program, "resume")):
         raise InputError(f"got {type(program).__name__} for program; expected a ReasoningBank, or a MaTTS")
-    if inspect.iscoroutinefunction(on_result):
-        raise InputError("on_result is async, and run_stream is not; pass a plain function, such as queue.put_nowait")
+    if inspect.iscoroutinefunction(on_result) or inspect.iscoroutinefunction(on_progress):
+        raise InputError(
+            "on_result or on_progress is async, and run_stream is not; pass a plain function, such as queue.put_nowait"
+        )
     if run_id is not None:
         checked_name("run id", run_id)
     check_bank(bank)
@@ -143,8 +148,15 @@ def run_stream(
         done = set(record.done) if journal is not None else bank.learned(run_id) if learn else set()
         run = Run(program, bank, record, learn=learn, policy=Policy(stop_after=stop_after), texts=texts)
         run.keep_outcomes(environments or program.environments)
+        counter = Counter(len(ids), sum(id in done for id in ids), on_progress)
+
+        def add(result: TaskResult) -> None:
+            if on_result is not None:
+                on_result(result)
+            counter.add(result)
+
         with record.writing():
-            return run.over(tasks, done, on_result=on_result)
+            return run.over(tasks, done, on_result=add)
     finally:
         if isinstance(given, Journal) and given is not journal:
             given.close()

@@ -17,7 +17,7 @@ from rb_dspy.steps import Retrieve
 from rb_dspy.testing import Prompt
 from rb_dspy.testing.locks import MAKERS, lock
 from rb_dspy.text import estimate_tokens
-from tests.memories.worlds import anything, many, new_bank, program
+from tests.memories.worlds import anything, learns, many, new_bank, program
 
 NAMES = memory_names()
 
@@ -99,10 +99,10 @@ def test_a_call_that_fails_is_an_error_and_leaves_the_rollout_pending(learning: 
     tasks = mixed(11)
     with new_bank() as bank:
         play(learning, tasks, bank, script=counting)
-    learns = [n for n, prompt in enumerate(asked) if prompt.role == "distiller"]
-    if not learns:
+    own = [n for n, prompt in enumerate(asked) if learns(prompt)]
+    if not own:
         return  # it makes no calls of its own
-    last, count = learns[-1], iter(range(10_000))
+    last, count = own[-1], iter(range(10_000))
 
     def breaking(prompt: Prompt) -> Any:
         if next(count) == last:
@@ -152,10 +152,7 @@ def test_hostile_text_is_shown_as_text(learning: str) -> None:
 
     def lies(prompt: Prompt) -> Any:
         said = anything(prompt)
-        return {
-            field: evil if isinstance(each, str) and prompt.role == "distiller" else each
-            for field, each in said.items()
-        }
+        return {field: evil if isinstance(each, str) and learns(prompt) else each for field, each in said.items()}
 
     tasks = [
         Task(id=f"t{n}", instruction=f"Open {n}. {evil}", env="lock", env_args={"code": "1", "tells": True})

@@ -170,7 +170,7 @@ def test_every_calls_at_every_nth_task() -> None:
     called = list[int]()
 
     def spy(curated: Curated, task: Task, bank: MemoryBank) -> Curated:
-        called.append(len(bank) + 1)
+        called.append(bank.experience_count() + 1)
         return curated
 
     with new_bank() as bank:

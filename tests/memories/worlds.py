@@ -10,12 +10,14 @@ from rb_dspy import MemoryBank, ReasoningBank
 from rb_dspy.backbones import Backbones
 from rb_dspy.config import ProgramConfig
 from rb_dspy.schema import Task
-from rb_dspy.testing import HashEmbedder, Prompt, Script, scripted_lm
+from rb_dspy.testing import HashEmbedder, Prompt, scripted_lm
+from rb_dspy.testing.lm import Script
 from rb_dspy.testing.locks import GUESS, code_of, lock, locksmith, toys
 
 ANSWERS: dict[str, Any] = {
     "operations": lambda prompt: [{"operation": "merge", "new": 1, "stored": [1], "content": _text(prompt)}],
     "harmful": [],
+    "workflows": [{"goal": "Open a lock.", "steps": ["Look for its code.", "Type {code}."]}],
     "changes": lambda prompt: [{"do": "add", "title": "Locks", "text": insight} for insight in _insights(prompt)],
 }
 """Output field -> what the scripted model writes into it, or a function of the prompt, where its type does not say
@@ -30,11 +32,16 @@ def anything(prompt: Prompt) -> dict[str, Any]:
 
     Texts are the last code that the prompt tells, so that whatever a system stores helps the next agent.
     """
-    if prompt.role in ("agent", "judge", "selector"):
+    if not learns(prompt):
         said = locksmith(prompt)
         assert isinstance(said, dict)
         return {**_typed(prompt), **said}
     return _typed(prompt)
+
+
+def learns(prompt: Prompt) -> bool:
+    """Whether a memory system asks: neither the agent, nor the judge, nor the selector."""
+    return not {"action", "label", "choice"} & {*prompt.wants}
 
 
 def agent(prompt: Prompt, *, fallback: str = GUESS) -> dict[str, Any]:
