@@ -23,6 +23,7 @@ from .environments import make_environment as make_environment
 from .errors import RBError as RBError
 from .evaluation.run import evaluate as evaluate
 from .matts import MaTTS as MaTTS
+from .memories import MemorySystem as MemorySystem
 from .program import ReasoningBank as ReasoningBank
 from .prompts import load_program as load_program, save_program as save_program
 from .protocols import (

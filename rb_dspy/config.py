@@ -19,10 +19,11 @@ Role = Literal["agent", "judge", "distiller", "contraster", "selector"]
 ROLES: tuple[Role, ...] = get_args(Role)
 Split = Literal["all", "compile", "dev", "stream", "held_out"]
 MattsMode = Literal["parallel", "sequential", "best_of_n", "vanilla"]
-MemoryMode = Literal["none", "placebo", "shuffled", "raw", "bank", "success_only", "true_verdicts", "oracle"]
 CompileStep = Literal["all", "judge", "select", "agent"]
 
 Temperature = Annotated[float, Field(ge=0, le=2)]
+_QUERY_PREFIX = "Find earlier tasks whose lessons help with this task: "
+"""The authors embed a query after an instruction, whose words are theirs."""
 DEFAULT_MODEL = "local/qwen2.5-coder-1.5b"
 
 
@@ -69,9 +70,13 @@ class RetrieveConfig(_Config):
     model is misled by lessons about another subject."""
     max_tokens: int = Field(default=1500, ge=1)
     """Budget of the memory block, in estimated tokens; items are shown in order until the next would exceed it."""
+    query_prefix: str = ""
+    """Text before the query, in dense mode, for embedders that take an instruction; lessons are embedded without."""
 
     @pydantic.model_validator(mode="after")
-    def _check_min_score(self) -> Self:
+    def _check_mode(self) -> Self:
+        if self.query_prefix and self.mode != "dense":
+            raise ValueError(f"query_prefix is for embedders and does not apply to mode {self.mode!r}; remove it")
         if self.min_score is not None and self.mode != "dense":
             raise ValueError(f"min_score is a cosine and does not apply to mode {self.mode!r}; remove it")
         return self
@@ -88,9 +93,14 @@ class ActConfig(_Config):
     """Maximum output tokens of one turn."""
     observation_tokens: int = Field(default=32_000, ge=100)
     """Maximum estimated tokens of one observation; a longer one is cut in the middle, in prompts only."""
+    discuss: bool = False
+    """The lessons stand in the system prompt, and each thought begins with whether each of them applies now, as in the
+    authors' repository; else they stand beside the task, once."""
 
 
-class _CallConfig(_Config):
+class CallConfig(_Config):
+    """How a language model is asked about rollouts."""
+
     temperature: Temperature = 0.0
     """Sampling temperature."""
     max_tokens: int = Field(default=512, ge=1)
@@ -99,12 +109,19 @@ class _CallConfig(_Config):
     """Maximum estimated tokens of each trajectory in the prompt."""
 
 
-class JudgeConfig(_CallConfig):
+class JudgeConfig(CallConfig):
     """How rollouts are judged. The paper: the agent's model at temperature 0."""
 
+    strict: bool = True
+    """Work that is partly done, unsupported or doubtful is a failure."""
+    thoughts: bool = True
+    """Show the agent's thoughts."""
+    states: int | None = Field(default=None, ge=1)
+    """Show only the last observations, this many; None: all."""
 
-class DistillConfig(_CallConfig):
-    """How lessons are drawn from one rollout. The paper: temperature 1.0, at most three items."""
+
+class DistillConfig(CallConfig):
+    """How lessons are drawn from one rollout. The paper: at most three items."""
 
     max_tokens: int = Field(default=900, ge=1)
     """Maximum output tokens of the lessons of one rollout."""
@@ -112,9 +129,12 @@ class DistillConfig(_CallConfig):
     """Maximum lessons of one rollout."""
     distill_unknown: bool = False
     """Distill rollouts whose verdict is unknown, as if they had failed."""
-    prompts: Literal["facts", "general"] = "facts"
-    """``facts``: keep names, codes, rules and corrections exactly; ``general``: the paper's wording, which generalizes
-    and uses none of them."""
+    prompts: Literal["facts", "general", "procedures"] = "facts"
+    """``facts``: keep names, codes, rules and corrections exactly; ``general``: strategies without any of them, as the
+    authors' published code; ``procedures``: strategies in concrete steps, with when to use them and when not, and with
+    the judge's reasons as a source, as their code since April 2026."""
+    observations: bool = True
+    """With ``general`` and ``procedures``: show what the environment said; the authors' code does not, on web tasks."""
     own_words: bool = True
     """With ``facts``, a lesson that repeats a statement of the environment is stored in the environment's words."""
 
@@ -138,22 +158,41 @@ class ProgramConfig(_Config):
 
     @pydantic.model_validator(mode="after")
     def _check_learn(self) -> Self:
-        if self.learn == "one_call" and self.distill.prompts == "general":
-            raise ValueError("learn 'one_call' keeps facts; use two_calls for distill.prompts 'general'")
+        if self.learn == "one_call" and self.distill.prompts != "facts":
+            raise ValueError(
+                f"learn 'one_call' keeps facts; use two_calls for distill.prompts {self.distill.prompts!r}"
+            )
         return self
 
     @classmethod
     def paper(cls) -> Self:
-        """The paper's values where the defaults differ (section 4.1 and appendix)."""
+        """The values of the code published with the paper, for web tasks (google-research/reasoning-bank@1f334c1).
+
+        Where the paper differs: its appendix distills at temperature 1.0.
+        """
         return cls(
-            retrieve=RetrieveConfig(k=1, unit="experience", min_score=-1.0, min_share=0.0),
-            act=ActConfig(temperature=0.7, max_steps=30),
-            judge=JudgeConfig(temperature=0.0),
-            distill=DistillConfig(temperature=1.0, max_items=3, prompts="general"),
+            retrieve=RetrieveConfig(k=1, unit="experience", min_score=-1.0, min_share=0.0, query_prefix=_QUERY_PREFIX),
+            act=ActConfig(temperature=0.7, max_steps=30, discuss=True),
+            judge=JudgeConfig(temperature=0.0, strict=False, thoughts=False, states=1),
+            distill=DistillConfig(temperature=0.7, max_items=3, prompts="general", observations=False),
+        )
+
+    @classmethod
+    def paper_2026_04(cls) -> Self:
+        """The values of the authors' code since April 2026, for web tasks (50ce587, 95a3fbb of the same repository).
+
+        A strict judge that reads thoughts and the last five states, and a distiller that reads the judge's reasons.
+        """
+        paper = cls.paper()
+        return cls(
+            retrieve=paper.retrieve,
+            act=paper.act,
+            judge=JudgeConfig(temperature=0.0, states=5, view_tokens=60_000),  # 40,000 characters a state
+            distill=DistillConfig(temperature=1.0, max_items=3, prompts="procedures", observations=False),
         )
 
 
-class ContrastConfig(_CallConfig):
+class ContrastConfig(CallConfig):
     """How lessons are drawn from several rollouts at once. The paper: one call, no labels, at most five items."""
 
     labels: bool = False
@@ -164,9 +203,11 @@ class ContrastConfig(_CallConfig):
     """Maximum lessons of one task."""
     prompts: Literal["facts", "general"] = "facts"
     """See ``DistillConfig``."""
+    observations: bool = True
+    """See ``DistillConfig``."""
 
 
-class SelectConfig(_CallConfig):
+class SelectConfig(CallConfig):
     """How one of several rollouts is chosen. The paper: one call, which sees neither verdicts nor votes."""
 
     verdicts: bool = False
@@ -177,7 +218,7 @@ class SelectConfig(_CallConfig):
     """Ask in this many orders, each rotated by one place, and count the votes."""
 
 
-class RefineConfig(_CallConfig):
+class RefineConfig(CallConfig):
     """How an agent checks its own work. The paper: always k passes, whatever the previous check concluded."""
 
     until_confirmed: bool = False
@@ -207,8 +248,11 @@ class MattsConfig(_Config):
 
     @classmethod
     def paper(cls) -> Self:
-        """The paper's values where the defaults differ."""
-        return cls(contrast=ContrastConfig(temperature=1.0, prompts="general"), refine=RefineConfig(temperature=0.7))
+        """The values of the authors' code where the defaults differ."""
+        return cls(
+            contrast=ContrastConfig(temperature=0.7, prompts="general", observations=False),
+            refine=RefineConfig(temperature=0.7),
+        )
 
 
 class BackboneConfig(_Config):
@@ -360,8 +404,10 @@ class RunConfig(_Config):
 class EvaluateConfig(_Config):
     """What ``rb-dspy evaluate`` does."""
 
-    arms: tuple[MemoryMode, ...] = ("none", "bank")
-    """Memory modes to compare: none, bank, placebo, shuffled, raw, success_only, true_verdicts, oracle."""
+    arms: tuple[str, ...] = ("none", "bank")
+    """Memory systems to compare, of those that ``rb-dspy memories`` lists."""
+    signal: Literal["judge", "outcome"] = "judge"
+    """What all arms learn from: the judge, or the true outcome."""
     baseline: str | None = None
     """The arm to compare with; None: the arm none, else the first."""
     orders: int = Field(default=8, ge=1)
@@ -373,7 +419,7 @@ class EvaluateConfig(_Config):
     @classmethod
     def _listed(cls, value: Any) -> Any:
         names = value.split(",") if isinstance(value, str) else value
-        return [str(each).strip().replace("-", "_") for each in names] if isinstance(names, list | tuple) else names
+        return [str(each).strip() for each in names] if isinstance(names, list | tuple) else names
 
 
 class CompileConfig(_Config):

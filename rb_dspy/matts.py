@@ -11,9 +11,11 @@ import dspy
 
 from rb_dspy.agents import ExternalAct
 from rb_dspy.backbones import active
+from rb_dspy.bank import MemoryBank
 from rb_dspy.concurrency import run_parallel
 from rb_dspy.config import MattsConfig, MattsMode
-from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, UnparseableOutput
+from rb_dspy.errors import BackboneError, BudgetSpent, ConfigError, InfrastructureError, UnparseableOutput
+from rb_dspy.memories import Attempt
 from rb_dspy.program import Learner, Lessons, ReasoningBank
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Task, Trajectory, Verdict
@@ -51,7 +53,7 @@ class MaTTS(Learner):
     It shares the steps of ``program``, is called in the same way, and returns the same fields for the submitted
     rollout, plus ``trajectories``, ``verdicts``, ``selection``, ``lost`` (rollouts that failed) and ``launched``. Every
     rollout is stored as pending when it ends (sequential: after its last pass); one that fails does not affect the
-    others, and a call raises if all failed.
+    others, and a call raises if all failed. What an interrupted call has not done of the k, ``resume`` does.
 
     Args:
         program: Its steps, backbones and environments are used.
@@ -86,6 +88,8 @@ class MaTTS(Learner):
         self.distill = program.distill
         self.review = program.review
         self.skip_known = program.skip_known
+        self.systems, self.base = program.systems, program.base
+        self.teach, self.curate, self.repeats_tasks = program.teach, program.curate, program.repeats_tasks
         self.contrast: Any = Contrast(self.config.contrast)
         self.select: Any = Select(self.config.select)
         self.refine = Refine(self.config.refine)
@@ -96,10 +100,18 @@ class MaTTS(Learner):
         return super().load_state({**own, **state}, **kwargs)
 
     def _rollouts(
-        self, task: Task, memory: Memory, environments: EnvironmentFactory, keep: Callable[[Trajectory], object]
+        self,
+        task: Task,
+        memory: Memory,
+        environments: EnvironmentFactory,
+        keep: Callable[[Trajectory], object],
+        stored: tuple[Trajectory, ...] = (),
     ) -> tuple[tuple[Trajectory, ...], dict[str, Any]]:
         """Return the finished rollouts; and those that failed, and how many were launched (or passes made)."""
-        k = self.config.k
+        k, ids = self.config.k, {each.rollout_id for each in stored}
+        numbers = [number for number in range(k) if str(number) not in ids][: max(0, k - len(stored))]
+        if stored and (self.config.mode == "sequential" or not numbers):
+            return stored, {}
         if self.config.mode == "sequential":
             refined = self.refine(self.act, task, memory, environments, k)
             keep(refined.trajectory)
@@ -112,18 +124,22 @@ class MaTTS(Learner):
             keep(trajectory)
             return trajectory
 
-        results = run_parallel([partial(rollout, number) for number in range(k)], self.config.at_once)
-        errors = [(number, each) for number, each in enumerate(results) if isinstance(each, Exception)]
+        results = run_parallel([partial(rollout, number) for number in numbers], self.config.at_once)
+        errors = [(number, each) for number, each in zip(numbers, results, strict=True) if isinstance(each, Exception)]
         for _, error in errors:
-            if not isinstance(error, InfrastructureError | BackboneError):
-                raise error  # a bug, bad input, or a bank that cannot be written: the other rollouts fail too
-        if len(errors) == k:
-            raise next((error for _, error in errors if isinstance(error, BackboneError)), errors[0][1])
-        trajectories = tuple(each for each in results if isinstance(each, Trajectory))
+            if isinstance(error, BudgetSpent) or not isinstance(error, InfrastructureError | BackboneError):
+                raise error  # a cap, a bug, bad input, or a bank that cannot be written: the other rollouts fail too
+        refused = next((error for _, error in errors if isinstance(error, BackboneError)), None)
+        if len(errors) == len(numbers) and (refused or not stored):
+            raise refused or errors[0][1]
+        trajectories = [*stored, *(each for each in results if isinstance(each, Trajectory))]
+        trajectories.sort(key=lambda each: (len(each.rollout_id), each.rollout_id))  # by number
         lost = tuple(Lost(str(number), summary_line(each)) for number, each in errors)
-        return trajectories, {"lost": lost, "launched": k}
+        return tuple(trajectories), {"lost": lost, "launched": len(stored) + len(numbers)}
 
-    def _lessons(self, task: Task, trajectories: tuple[Trajectory, ...], memory: Memory, learn: bool = True) -> Lessons:
+    def _lessons(
+        self, task: Task, trajectories: tuple[Trajectory, ...], bank: MemoryBank, memory: Memory, learn: bool = True
+    ) -> Lessons:
         """Judge, contrast or distill, and select; independent calls run in parallel.
 
         One rollout is learned from as ``ReasoningBank`` does. Without ``learn``, only select; the judge is called only
@@ -131,7 +147,7 @@ class MaTTS(Learner):
         """
         task = task.without_ground_truth()
         mode, run = self.config.mode, partial(run_parallel, limit=self.config.at_once)
-        judges = [partial(judge_rollout, self.judge, task, each) for each in trajectories]
+        judges = [partial(judge_rollout, self.judges, task, each) for each in trajectories]
         select = partial(self.select, task, trajectories)
         alone = len(trajectories) == 1
         if not learn:
@@ -139,30 +155,52 @@ class MaTTS(Learner):
             selection = Selection(0) if alone else select(verdicts)
             return Lessons(verdicts or (), selection=selection)
         if alone:
-            verdict, lessons = self._taught(task, trajectories[0], memory)
+            verdict, lessons = self._taught(task, trajectories[0], bank, memory)
             return Lessons((verdict,), lessons)
-        if mode == "parallel" and not (self.config.contrast.labels or self.config.select.verdicts):
+        if (
+            self.teach is None
+            and mode == "parallel"
+            and not (self.config.contrast.labels or self.config.select.verdicts)
+        ):
             drafts, selection, *results = run([partial(self.contrast, task, trajectories), select, *judges])
             return Lessons(_verdicts(results), _result_or_raise(drafts), _result_or_raise(selection))
         verdicts = _verdicts(run(judges))
         if mode == "best_of_n":
             selection = select(verdicts)
             best = selection.index
-            drafts = self.distill(task, trajectories[best], verdicts[best])
+            drafts = self._learned(task, trajectories, verdicts, [best], bank, memory)
             return Lessons(verdicts, drafts, selection, "success" if verdicts[best].label == "success" else "failure")
-        if mode == "parallel":
-            teachers = [partial(self.contrast, task, trajectories, verdicts)]
-        else:
-            teachers = [partial(self.distill, task, each, verdicts[n], n) for n, each in enumerate(trajectories)]
+        numbers = range(len(trajectories))
+        groups = [numbers] if mode == "parallel" else [[number] for number in numbers]
+        teachers = [partial(self._learned, task, trajectories, verdicts, group, bank, memory) for group in groups]
         selection, *results = run([partial(select, verdicts), *teachers])
         return Lessons(verdicts, _merge_drafts(results), _result_or_raise(selection))
+
+    def _learned(
+        self,
+        task: Task,
+        trajectories: Sequence[Trajectory],
+        verdicts: Sequence[Verdict],
+        group: Sequence[int],
+        bank: MemoryBank,
+        memory: Memory,
+    ) -> Distilled:
+        """Learn from the rollouts of ``group``: from several together, or from one alone."""
+        drafts: Distilled
+        if self.teach is not None:
+            drafts = self.teach([Attempt(task, trajectories[n], verdicts[n], memory.items, n) for n in group], bank)
+        elif len(group) > 1:
+            drafts = self.contrast(task, trajectories, verdicts)
+        else:
+            drafts = self.distill(task, trajectories[group[0]], verdicts[group[0]], group[0])
+        return drafts
 
     def _prediction(
         self, lessons: Lessons, rollouts: Sequence[Trajectory], *parts: Any, **more: Any
     ) -> dspy.Prediction:
         verdicts = tuple(lessons.verdicts) or (None,) * len(rollouts)
         added = {"trajectories": rollouts, "verdicts": verdicts, "selection": lessons.selection, "lost": ()}
-        launched = 0 if more.get("stored") else len(rollouts)
+        launched = 0 if more.get("stored") else sum(1 + len(each.checks) for each in rollouts)
         return super()._prediction(lessons, rollouts, *parts, **{**added, "launched": launched, **more})
 
     def _check_temperature(self) -> None:
@@ -207,6 +245,7 @@ def _merge_drafts(results: Sequence[Distilled | Exception]) -> Distilled:
         drafts=tuple(dict.fromkeys(draft for each in done for draft in each.drafts)),
         note="; ".join(filter(None, notes)),
         distiller=", ".join(dict.fromkeys(each.distiller for each in done if each.distiller)),
+        marks={id: mark for each in done for id, mark in each.marks.items()},
     )
 
 

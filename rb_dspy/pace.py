@@ -11,7 +11,7 @@ from rb_dspy.text import printable, short_number
 
 
 class Step(Protocol):
-    """What ``evaluate`` and ``compile_program`` report."""
+    """What ``run_stream``, ``evaluate`` and ``compile_program`` report."""
 
     @property
     def done(self) -> int: ...
@@ -53,6 +53,10 @@ class Pace:
         parts += [f"{short_number(self.tokens)} tokens" if self.tokens else ""]
         parts += ["" if left is None else f"{left:.0f} s left" if left < 100 else f"{left / 60:.0f} min left"]
         return printable(" · ".join(filter(None, parts)))
+
+
+def silent(step: Step) -> None:
+    """Shows nothing, also in a notebook: for what is a part of other work."""
 
 
 def in_notebook() -> Callable[[Step], None] | None:

@@ -1,7 +1,8 @@
-"""Look up embedders, environment families and memory systems by name, through entry points of installed packages.
+"""Look up embedders, environments, memory systems and curators by name, through entry points of installed packages.
 
 Groups: ``rb_dspy.embedders`` (a callable without arguments that returns an ``Embedder``), ``rb_dspy.environments``
-(a callable without arguments that returns an ``EnvironmentFamily``) and ``rb_dspy.memories`` (a ``MemoryFactory``).
+(a callable without arguments that returns an ``EnvironmentFamily``), ``rb_dspy.memories`` (a ``MemoryFactory``) and
+``rb_dspy.curators`` (a callable without arguments that returns a ``Curator``).
 """
 
 from __future__ import annotations
@@ -81,6 +82,17 @@ def memory_names() -> list[str]:
     return sorted(entry_points(group="rb_dspy.memories").names)
 
 
+def memory_name(name: str) -> str:
+    """The name of an installed memory system, perhaps with curators (``bank+supersede``); ``-`` and ``_`` are the same.
+
+    Raises:
+        InputError: No installed memory system, or curator, has this name.
+    """
+    first, *curators = name.split("+")
+    parts = [_installed("memory", first, memory_names())]
+    return "+".join([*parts, *(_installed("curator", each, curator_names()) for each in curators)])
+
+
 def memory(name: str, base: object) -> Any:
     """Make the memory system ``name`` for a program; ``base`` is a ``rb_dspy.memories.Base``.
 
@@ -88,9 +100,25 @@ def memory(name: str, base: object) -> Any:
         InputError: No installed memory system has this name.
         MissingDependency: It cannot be imported or made.
     """
-    if name not in memory_names():
-        raise InputError(f"unknown memory {name!r}; expected one of {', '.join(memory_names())}")
+    name = _installed("memory", name, memory_names())
     return _load("memory", name, ("retrieve", "teach", "curate", "signal"), base)
+
+
+def curator_names() -> list[str]:
+    """The installed curators, which go with any memory system."""
+    return sorted(entry_points(group="rb_dspy.curators").names)
+
+
+def curator(name: str) -> Any:
+    """Make the curator ``name``. Errors are those of ``memory``."""
+    return _load("curator", _installed("curator", name, curator_names()), ("__call__",))
+
+
+def _installed(kind: str, name: str, installed: Sequence[str]) -> str:
+    same = [each for each in installed if each.replace("-", "_") == name.strip().replace("-", "_")]
+    if not same:
+        raise InputError(f"unknown {kind} {name!r:.60}; installed: {', '.join(installed)}")
+    return name if name in same else same[0]
 
 
 def lacks(value: object, names: Sequence[str]) -> list[str]:

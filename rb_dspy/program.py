@@ -7,22 +7,22 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from numbers import Real
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import dspy
 
 from rb_dspy.agents import Agent, ExternalAct, ScoreFunction, scored_by
 from rb_dspy.backbones import Backbones, Ledger, metered
 from rb_dspy.bank import MemoryBank, Pending
-from rb_dspy.bank.admission import checked_name, corrects, identity
+from rb_dspy.bank.admission import checked_name, identity
 from rb_dspy.concurrency import run_in_thread
 from rb_dspy.config import ProgramConfig
 from rb_dspy.environments import make_environment
 from rb_dspy.errors import ConfigError, InputError, InvalidTask, UnparseableOutput
 from rb_dspy.importers import Foreign, to_trajectory
 from rb_dspy.importers.trajectory import validate
+from rb_dspy.memories import Attempt, Base, Curated, Curator, Distiller, MemorySystem, system_of, unjudged
 from rb_dspy.protocols import EnvironmentFactory, Judge as JudgeProtocol, Redactor, Reranker
 from rb_dspy.redaction import redact
 from rb_dspy.schema import Experience, Polarity, Task, Trajectory, Verdict, cleaned
@@ -52,12 +52,20 @@ class Learner(dspy.Module):
     backbones: Backbones | None
     environments: EnvironmentFactory
     redactor: Redactor
-    retrieve: Retrieve
+    retrieve: Any
     judge: Any
     distill: Any
     review: Review | None
     """Judges and distils in one call; None: two calls."""
     skip_known: bool
+    systems: tuple[MemorySystem, ...]
+    """The memory system, then those that were put over it, without their steps; empty: lessons."""
+    base: Base
+    """The program without memory systems."""
+    teach: Distiller | None
+    """A memory system's step instead of ``distill``, ``contrast`` and ``review``."""
+    curate: Sequence[Curator]
+    repeats_tasks: bool
 
     def forward(
         self,
@@ -103,36 +111,64 @@ class Learner(dspy.Module):
                 return self._prediction(_stored(known), known.trajectories, memory, ledger, known, stored=True)
             memory = self.recall(task, bank)
             task = as_task(task)
-            # each rollout is stored when it ends, so that a crash loses none
             origin = checked_name("origin", origin or f"env:{task.env}")
-            record = partial(bank.record, run_id=run_id, shown=memory.items, origin=origin)
-            rollouts, more = self._rollouts(
-                task,
-                memory,
-                environments or self.environments,
-                lambda rollout: record(self._clean(task), self._clean(rollout)) if learn else None,
-            )
+            about: dict[str, Any] = {"run_id": run_id, "origin": origin}
+            keep = self._keeper(bank, task, memory, **about) if learn else lambda _: None
+            rollouts, more = self._rollouts(task, memory, environments or self.environments, keep)
             if not learn:
-                return self._prediction(self._lessons(task, rollouts, memory, learn), rollouts, memory, ledger, **more)
-            return self._learn(task, rollouts, bank, memory, ledger, run_id=run_id, origin=origin, **more)
+                lessons = self._lessons(task, rollouts, bank, memory, learn)
+                return self._prediction(lessons, rollouts, memory, ledger, **more)
+            return self._learn(task, rollouts, bank, memory, ledger, **about, **more)
 
     def recall(self, task: Task | str, bank: MemoryBank) -> Memory:
         """Retrieve for an external agent: put ``.block`` into its prompt; ``.items`` are the lessons in it."""
-        memory: Memory = self.retrieve(as_task(task), check_bank(bank), isinstance(task, str))
+        own_lessons = self.repeats_tasks or isinstance(task, str)
+        with session(self.backbones):  # a memory system may ask a language model
+            memory: Memory = self.retrieve(as_task(task), check_bank(bank), own_lessons)
         return memory
 
-    def resume(self, pending: Pending) -> dspy.Prediction:
+    def use_memory(self, system: MemorySystem) -> Self:
+        """Take the steps of a memory system, in this program; those that it lacks stay. Returns the program.
+
+        A system that teaches takes the place of one that the program has; another is put over it.
+        """
+        if not self.systems:
+            self.base = Base(self.retrieve)
+        if system.teach is not None:
+            self.systems, self.retrieve, self.repeats_tasks = (), self.base.retrieve, False
+            self.teach, self.curate = system.teach, ()
+        self.retrieve = self.retrieve if system.retrieve is None else system.retrieve
+        self.curate = [*self.curate, *system.curate]
+        self.repeats_tasks = self.repeats_tasks or system.repeats_tasks
+        self.systems = (*self.systems, replace(system, retrieve=None, teach=None, curate=()))
+        return self
+
+    @property
+    def judges(self) -> JudgeProtocol:
+        """The step that judges: ``judge``, unless the memory learns without feedback."""
+        judge: JudgeProtocol = self.judge
+        return unjudged if any(each.signal == "none" for each in self.systems) else judge
+
+    def resume(self, pending: Pending, environments: EnvironmentFactory | None = None) -> dspy.Prediction:
         """Learn from the pending rollouts of a task (``MemoryBank.pending``).
 
         If an answer of a language model cannot be parsed, the rollouts stay pending; at the third such answer they are
         appended without lessons, with the stated verdict or ``unknown``. A correction always stays pending.
+
+        Args:
+            pending: The rollouts.
+            environments: ``MaTTS`` does here what is missing of its k rollouts, with the same lessons. None: it learns
+                from those that there are. A rollout with a stated verdict or feedback is learned from as it is.
         """
-        task, rollouts, memory = pending.task, pending.trajectories, render(pending.shown)
+        task, rollouts, memory, bank = pending.task, pending.trajectories, render(pending.shown), pending.bank
+        about: dict[str, Any] = {"run_id": pending.run_id, "origin": pending.origin}
+        stated = any(each.known_label or each.feedback for each in rollouts)
+        more: dict[str, Any] = {}
         with session(self.backbones) as ledger:
-            run_id, origin, reward = pending.run_id, pending.origin, pending.reward
-            return self._learn(
-                task, rollouts, pending.bank, memory, ledger, run_id=run_id, origin=origin, reward=reward
-            )
+            if environments and pending.run_id and not stated and not pending.tries:  # after a try all have been done
+                keep = self._keeper(bank, task, memory, **about)
+                rollouts, more = self._rollouts(task, memory, environments, keep, rollouts)
+            return self._learn(task, rollouts, bank, memory, ledger, **about, reward=pending.reward, **more)
 
     async def aforward(self, *args: Any, **kwargs: Any) -> dspy.Prediction:
         """``forward`` for asyncio: runs in its own thread."""
@@ -142,37 +178,54 @@ class Learner(dspy.Module):
         """``recall`` for asyncio."""
         return await run_in_thread(self.recall, *args, **kwargs)
 
-    async def aresume(self, pending: Pending) -> dspy.Prediction:
+    async def aresume(self, pending: Pending, environments: EnvironmentFactory | None = None) -> dspy.Prediction:
         """``resume`` for asyncio."""
-        return await run_in_thread(self.resume, pending)
+        return await run_in_thread(self.resume, pending, environments)
 
     def _clean(self, value: Cleaned) -> Cleaned:
         """A task or a rollout without secrets; the arguments of an environment stay."""
         return cleaned(value, self.redactor)
 
+    def _keeper(self, bank: MemoryBank, task: Task, memory: Memory, **about: Any) -> Callable[[Trajectory], object]:
+        """Return what stores a rollout when it ends, so that a crash loses none."""
+        task = self._clean(task)
+        return lambda rollout: bank.record(task, self._clean(rollout), shown=memory.items, **about)
+
     def _rollouts(
-        self, task: Task, memory: Memory, environments: EnvironmentFactory, keep: Callable[[Trajectory], object]
+        self,
+        task: Task,
+        memory: Memory,
+        environments: EnvironmentFactory,
+        keep: Callable[[Trajectory], object],
+        stored: tuple[Trajectory, ...] = (),
     ) -> tuple[tuple[Trajectory, ...], dict[str, Any]]:
-        """Act, and ``keep`` each rollout. Returns them, and more fields of the prediction."""
+        """Act, and ``keep`` each rollout, except those that are ``stored``. Returns all, and more of the prediction."""
         raise NotImplementedError
 
-    def _lessons(self, task: Task, trajectories: tuple[Trajectory, ...], memory: Memory, learn: bool = True) -> Lessons:
+    def _lessons(
+        self, task: Task, trajectories: tuple[Trajectory, ...], bank: MemoryBank, memory: Memory, learn: bool = True
+    ) -> Lessons:
         """Learn from rollouts that were shown ``memory``, or, without ``learn``, only select one."""
         raise NotImplementedError
 
-    def _taught(self, task: Task, trajectory: Trajectory, memory: Memory) -> tuple[Verdict, Distilled]:
+    def _taught(
+        self, task: Task, trajectory: Trajectory, bank: MemoryBank, memory: Memory
+    ) -> tuple[Verdict, Distilled]:
         """Judge and distill one rollout (paper, section 3.2): in one call, in two, or, if it is known, judge it only.
 
         A step that was replaced is called, and so is the distiller after a stated verdict.
         """
-        task, own = task.without_ground_truth(), type(self.distill) is Distill
+        task, own = task.without_ground_truth(), self.teach is None and type(self.distill) is Distill
         known = own and self.skip_known and hold_all(memory.items, trajectory)
-        if self.review and own and type(self.judge) is Judge and not known and trajectory.known_label is None:
+        judge = self.judges
+        if self.review and own and type(judge) is Judge and not known and trajectory.known_label is None:
             both: tuple[Verdict, Distilled] = self.review(task, trajectory)
             return both
-        verdict = judge_rollout(self.judge, task, trajectory)
+        verdict = judge_rollout(judge, task, trajectory)
         if known and verdict.label == "success":
             return verdict, Distilled(note="nothing new: the lessons shown hold what the environment said")
+        if self.teach is not None:
+            return verdict, self.teach([Attempt(task, trajectory, verdict, memory.items)], bank)
         return verdict, self.distill(task, trajectory, verdict)
 
     def _learn(
@@ -199,23 +252,26 @@ class Learner(dspy.Module):
         task, rollouts = self._clean(task), tuple(map(self._clean, rollouts))
         more |= {"answers": answers}
         try:
-            lessons = self._lessons(task, rollouts, memory)
+            lessons = self._lessons(task, rollouts, bank, memory)
+            curated = self._curated(lessons, task.without_ground_truth(), rollouts, bank, memory)
         except UnparseableOutput as exc:
             tries = bank.record_failure(task, str(exc), run_id=run_id, trajectories=rollouts)
             if tries < MAX_TRIES or bank.known(task, rollouts, run_id=run_id):  # a correction has lessons to lose
                 raise
             note = f"not distilled: {exc}"
             verdicts = [Verdict(label=each.known_label or "unknown", reasons=str(exc)) for each in rollouts]
-            lessons = Lessons(verdicts, Distilled(note=note), Selection(0, note=note))
+            lessons, curated = Lessons(verdicts, Distilled(note=note), Selection(0, note=note)), Curated(note=note)
         experience = bank.append(
             task,
             rollouts,
             lessons.verdicts,
-            lessons.drafts.drafts,
+            curated.drafts,
+            retired=curated.retired,
+            marks=curated.marks,
             run_id=run_id,
             polarity=lessons.polarity,
             distiller=lessons.drafts.distiller,
-            note=lessons.drafts.note,
+            note=curated.note,
             origin=origin,
             shown=memory.items,
             reward=reward,
@@ -227,6 +283,18 @@ class Learner(dspy.Module):
             return self._prediction(lessons, rollouts, memory, ledger, **more)
         lessons = replace(lessons, verdicts=experience.verdicts)
         return self._prediction(lessons, rollouts, memory, ledger, experience, **more)
+
+    def _curated(
+        self, lessons: Lessons, task: Task, rollouts: Sequence[Trajectory], bank: MemoryBank, memory: Memory
+    ) -> Curated:
+        pairs = zip(rollouts, lessons.verdicts, strict=True)
+        attempts = tuple(Attempt(task, *pair, memory.items, number) for number, pair in enumerate(pairs))
+        curated = Curated(
+            lessons.drafts.drafts, marks=lessons.drafts.marks, attempts=attempts, note=lessons.drafts.note
+        )
+        for curator in self.curate:
+            curated = curator(curated, task, bank)
+        return curated
 
     def _prediction(
         self,
@@ -264,6 +332,8 @@ class ReasoningBank(Learner):
         config: Settings of the steps; ``ProgramConfig.paper()`` has the paper's values.
         backbones: ``Backbones``, or a dict role -> language model. Without them dspy's configured LM plays every role.
         environments: Makes the environment of a rollout from the task.
+        memory: A memory system: a name, of those that ``rb-dspy memories`` lists, or a ``MemorySystem``. Default:
+            lessons, as described here.
         agent: An agent that you have, in the place of ours: ``agent(task, lessons)``, or a DSPy module such as
             ``dspy.ReAct``; see ``Agent``. It works without an environment, which only gets its answer.
         score: Ground truth in the place of an environment: ``score(task, answer)`` returns True, False, or a number
@@ -280,6 +350,7 @@ class ReasoningBank(Learner):
         *,
         backbones: Backbones | Mapping[str, Any] | None = None,
         environments: EnvironmentFactory = make_environment,
+        memory: str | MemorySystem | None = None,
         agent: Agent | dspy.Module | None = None,
         score: ScoreFunction | None = None,
         judge: JudgeProtocol | None = None,
@@ -301,6 +372,10 @@ class ReasoningBank(Learner):
         self.distill = Distill(config.distill)
         self.review = Review(config.judge, config.distill) if config.learn == "one_call" else None
         self.skip_known = config.skip_known
+        self.systems, self.base = (), Base(self.retrieve)
+        self.teach, self.curate, self.repeats_tasks = None, (), False
+        if memory is not None:
+            self.use_memory(system_of(memory, Base(self.retrieve, config.distill)))
 
     def learn(
         self,
@@ -333,8 +408,11 @@ class ReasoningBank(Learner):
             later: Only store the rollout with all of this, as ``record`` does, and call no model. It is pending until
                 ``resume``, ``rb-dspy learn`` or a run does the rest; the experience is returned as far as it is known.
 
-        An ``outcome``, ``verdict`` or ``feedback`` for a rollout that was learned from without it, or with another one,
-        is a correction: the rollout is learned from again. The new experience replaces the first; edited lessons stay.
+        What you learn of a rollout later counts: call this again with the same rollout. An ``outcome``, ``verdict`` or
+        ``feedback`` that is new, or another one than before, is a correction: the rollout is learned from again, with
+        what was stated of it before and is not stated now. The new experience replaces the first; edited lessons stay.
+        The same once more changes nothing and calls no model. The last statement counts, also of a rollout that is
+        pending.
 
         Raises:
             InvalidTrajectory: The rollout cannot be read.
@@ -358,17 +436,19 @@ class ReasoningBank(Learner):
             }
             rollout = validate({**dict(rollout), **stated})
         known = bank.known(task, rollout, run_id=run_id)
-        if known is not None and not corrects(task, [rollout], known.trajectories):
-            others = identity(task, [rollout], run_id="") != identity(task, known.trajectories, run_id="")
-            if (label or feedback) and others:
+        if known is not None and identity(task, [rollout], run_id="") != identity(task, known.trajectories, run_id=""):
+            if label or feedback:
                 raise InputError(
                     f"task {task.id}: run {run_id} learned from another rollout, which this verdict or feedback cannot"
                     " correct; pass that rollout, or another run_id"
                 )
             return known
-        memory = memory or Memory()
-        reward = None if outcome is None else float(outcome)
-        bank.record(task, rollout, run_id=run_id, shown=memory.items, origin=origin, reward=reward)
+        shown, reward = memory.items if memory else (), None if outcome is None else float(outcome)
+        waits = bank.record(task, rollout, run_id=run_id, shown=shown, origin=origin, reward=reward)
+        if waits is None:
+            return known or self.learn(task, rollout, bank, run_id=run_id)  # another call of the run was faster
+        (rollout,), reward, origin = waits.trajectories, waits.reward, waits.origin
+        memory = memory or render(waits.shown)
         if later:
             id = identity(task, [rollout], run_id=run_id)
             about: dict[str, Any] = {"run_id": run_id, "origin": origin, "reward": reward, "note": "pending"}
@@ -397,19 +477,28 @@ class ReasoningBank(Learner):
         return await run_in_thread(self.learn, *args, **kwargs)
 
     def _rollouts(
-        self, task: Task, memory: Memory, environments: EnvironmentFactory, keep: Callable[[Trajectory], object]
+        self,
+        task: Task,
+        memory: Memory,
+        environments: EnvironmentFactory,
+        keep: Callable[[Trajectory], object],
+        stored: tuple[Trajectory, ...] = (),
     ) -> tuple[tuple[Trajectory, ...], dict[str, Any]]:
+        if stored:
+            return stored, {}
         trajectory = self.act(task, memory, environments)
         keep(trajectory)
         return (trajectory,), {}
 
-    def _lessons(self, task: Task, trajectories: tuple[Trajectory, ...], memory: Memory, learn: bool = True) -> Lessons:
+    def _lessons(
+        self, task: Task, trajectories: tuple[Trajectory, ...], bank: MemoryBank, memory: Memory, learn: bool = True
+    ) -> Lessons:
         if not learn:
             return Lessons()
         if len(trajectories) != 1:
             raise InputError(f"task {task.id}: {len(trajectories)} pending rollouts; use MaTTS.resume")
         (trajectory,) = trajectories
-        verdict, drafts = self._taught(task, trajectory, memory)
+        verdict, drafts = self._taught(task, trajectory, bank, memory)
         return Lessons((verdict,), drafts)
 
 

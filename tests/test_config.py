@@ -29,10 +29,23 @@ def test_the_papers_values() -> None:
     assert (retrieve.k, retrieve.unit, retrieve.mode, retrieve.min_score) == (1, "experience", "dense", -1)
     assert retrieve.min_share == 0
     assert (program.act.temperature, program.act.max_steps) == (0.7, 30)
-    assert (program.judge.temperature, program.distill.temperature, program.distill.max_items) == (0, 1.0, 3)
-    assert program.distill.prompts == "general"
-    assert (matts.contrast.temperature, matts.contrast.labels, matts.contrast.max_items) == (1.0, False, 5)
+    assert program.act.discuss
+    assert retrieve.query_prefix
+    judge, distill = program.judge, program.distill
+    assert (judge.temperature, judge.strict, judge.thoughts, judge.states) == (0, False, False, 1)
+    assert (distill.temperature, distill.max_items, distill.prompts, distill.observations) == (0.7, 3, "general", False)
+    assert (matts.contrast.temperature, matts.contrast.labels, matts.contrast.max_items) == (0.7, False, 5)
+    assert not matts.contrast.observations
     assert (matts.refine.temperature, matts.select.verdicts) == (0.7, False)
+
+
+def test_the_values_of_april_2026_have_another_judge_and_distiller() -> None:
+    program, paper = ProgramConfig.paper_2026_04(), ProgramConfig.paper()
+    assert (program.retrieve, program.act) == (paper.retrieve, paper.act)
+    judge, distill = program.judge, program.distill
+    assert (judge.temperature, judge.strict, judge.thoughts, judge.states) == (0, True, True, 5)
+    assert (distill.temperature, distill.max_items, distill.prompts) == (1.0, 3, "procedures")
+    assert not distill.observations
 
 
 def test_later_sources_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +146,7 @@ def test_a_minimal_score_needs_cosines() -> None:
         (RetrieveConfig, {"kk": 3}, "'kk'"),
         (RetrieveConfig, {"k": -1}, "k = -1"),
         (RetrieveConfig, {"min_score": 0.5, "mode": "hybrid"}, "min_score"),
+        (RetrieveConfig, {"query_prefix": "Find: ", "mode": "lexical"}, "query_prefix"),
         (BackboneConfig, {}, "model"),
         (BackboneConfig, {"model": "x", "patience": 3}, "num_retries"),
         (Settings, {"run": {"tasks": 0}}, "run.tasks = 0"),

@@ -18,7 +18,7 @@ from rb_dspy import backbones, errors, signatures, steps, stream, testing, track
 PUBLIC = """
     ActConfig Agent BackboneConfig Backbones Change Compiled DistillConfig Embedder Environment EnvironmentFactory
     EnvironmentFamily Experience ExperienceDraft ItemDraft Judge JudgeConfig MaTTS MattsConfig Memory MemoryBank
-    MemoryDraft MemoryItem Outcome Pending ProgramConfig RBError ReasoningBank Redactor Removal Reranker
+    MemoryDraft MemoryItem MemorySystem Outcome Pending ProgramConfig RBError ReasoningBank Redactor Removal Reranker
     RetrieveConfig Retrieved RunReport Settings Snapshot Step StreamProgram Streams Summary Task TaskResult
     TaskStream Tracker TrackingConfig Trajectory TrustConfig Uses Verdict __version__ budget compile_program errors
     evaluate load_program load_settings make_environment run_stream save_program split_streams testing
@@ -33,8 +33,8 @@ def test_public_names_are_the_pinned_ones() -> None:
 def test_the_fakes_are_these() -> None:
     """Tests of other people's parts are written with them."""
     fakes = """
-        Answer Corridor Doors Faulty HashEmbedder Lock Prompt Reply ScriptedEngine corridor hall lock locks locksmith
-        scripted_lm scripted_program toys
+        Answer Corridor Doors Faulty HashEmbedder Lock Prompt Reply Script ScriptedEngine corridor hall lock locks
+        locksmith scripted_lm scripted_program toys
     """
     assert testing.__all__ == fakes.split()
 

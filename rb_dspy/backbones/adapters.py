@@ -72,6 +72,10 @@ class ActionAdapter(AnswerReader, dspy.JSONAdapter):
         """Format the inputs of a turn as DSPy does, with control tokens as text."""
         return escape_control_tokens(super().format_user_message_content(*args, **kwargs))
 
+    def format_task_description(self, signature: type[dspy.Signature]) -> str:
+        """Format the instructions, which may hold lessons, as DSPy does, with control tokens as text."""
+        return escape_control_tokens(super().format_task_description(signature))
+
     def format_field_with_value(self, fields_with_values: Any, role: str = "user") -> str:
         """Format the fields as DSPy does, but an answer on one line."""
         text: str = super().format_field_with_value(fields_with_values, role)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import contextvars
 import inspect
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import dspy
+from dspy.utils.callback import BaseCallback
+from dspy.utils.usage_tracker import UsageTracker
 
 from rb_dspy.backbones.answers import reading
 from rb_dspy.backbones.errors import translate
 from rb_dspy.backbones.roles import active
-from rb_dspy.backbones.usage import Ledger, budgets, metered, report
+from rb_dspy.backbones.usage import Ledger, budgets, entries_of, metered, report
 from rb_dspy.concurrency import check_cancelled
-from rb_dspy.errors import UnparseableOutput
+from rb_dspy.errors import RBError, UnparseableOutput
+
+ROLE = "rb_dspy_role"
+"""The setting of dspy that says whose call this is."""
 
 _ATTEMPTS_APART = 1_000
 """Distance between the rollout ids of two attempts of ``dspy.BestOfN``: more than a task has rollouts."""
@@ -52,7 +60,7 @@ def call(
     try:
         own = {**lm.kwargs, **getattr(predict, "config", {})}
         length = own.get("max_tokens") or own.get("max_completion_tokens") or max_tokens
-        with dspy.context(lm=lm, adapter=reading(lm, length)), dspy.track_usage() as tracker:
+        with dspy.context(lm=lm, adapter=reading(lm, length), **{ROLE: role}), dspy.track_usage() as tracker:
             if _takes_config(predict):
                 inputs["config"] = _config(lm, own, temperature, max_tokens, rollout)
             prediction: dspy.Prediction = predict(**inputs)
@@ -64,30 +72,81 @@ def call(
             raise
         raise error from exc
     finally:
-        report(role, lm, tracker, time.perf_counter() - started)
+        entries = None if tracker is None else entries_of(tracker)
+        report(role, str(lm.model), entries, time.perf_counter() - started)
     return prediction
 
 
 @contextmanager
 def lent(role: str, *, temperature: float, rollout: int) -> Iterator[Ledger]:
-    """Lend the language model of ``role`` to code that calls dspy itself, as its configured one; count what it uses.
+    """Lend the language model of ``role`` to code that calls dspy itself, as its configured one.
 
-    Without a language model nothing changes: the code may have a client of its own. Arguments: see ``call``.
+    Each of its calls of an LM of dspy is counted, and none begins after a budget is spent; what it pays with a client
+    of its own is not seen. Without a language model nothing is lent. Arguments: see ``call``.
+
+    Raises:
+        BudgetSpent: At the first call after a limit is reached, even if the code catches every ``Exception``.
+        ConfigError: As ``Budget.check``.
     """
+    for each in budgets():
+        each.check()
     lm = active().own.get(role) or dspy.settings.lm
     if lm is not None:
-        for each in budgets():
-            each.check(str(lm.model))
         sampling = _config(lm, lm.kwargs, temperature, 0, rollout)
         sampling.pop("max_tokens", None)  # the code sets the length of its answers
         lm = lm.copy(**sampling) if sampling else lm
-    started = time.perf_counter()
-    with metered() as ledger, dspy.track_usage() as tracker, dspy.context(lm=lm):
+    with metered() as ledger, dspy.track_usage() as total:
+        gate = _Gate(role)
         try:
-            yield ledger
+            callbacks = [gate, *dspy.settings.callbacks]
+            with dspy.context(lm=lm, usage_tracker=gate.tracker, callbacks=callbacks, **{ROLE: role}):
+                yield ledger
+        except _Refused as exc:
+            raise exc.error from None
         finally:
-            if tracker.usage_data:
-                report(role, lm, tracker, time.perf_counter() - started)
+            gate.report()
+            total.usage_data.update(gate.tracker.usage_data)
+
+
+class _Refused(BaseException):
+    """Takes an error through code that catches every ``Exception``: an agent's, and that of dspy around callbacks."""
+
+    def __init__(self, error: RBError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _Tracker(UsageTracker):
+    """One for all threads: ``dspy.Parallel`` gives each a copy, which it drops."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Tracker:
+        return self
+
+
+class _Gate(BaseCallback):
+    """Before each call of lent code, reports those before it and checks the budgets."""
+
+    def __init__(self, role: str) -> None:
+        self.tracker = _Tracker()
+        self._role, self._lock, self._since = role, threading.Lock(), time.perf_counter()
+        self._reported = Counter[str]()
+        self._lender = contextvars.copy_context()  # whose ledgers count: those that the code opens are its own
+
+    def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        self.report()
+        try:
+            for each in budgets():
+                each.check(str(instance.model))
+        except RBError as exc:
+            raise _Refused(exc) from exc
+
+    def report(self) -> None:
+        with self._lock:
+            for model, entries in list(self.tracker.usage_data.items()):
+                if new := entries[self._reported[model] :]:
+                    self._reported[model] += len(new)
+                    since, self._since = self._since, time.perf_counter()
+                    self._lender.run(report, self._role, model, new, self._since - since)
 
 
 def value(prediction: dspy.Prediction, name: str, role: str) -> Any:

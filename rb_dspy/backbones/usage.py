@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,27 +46,32 @@ def metered() -> Iterator[Ledger]:
         yield ledger
 
 
-def report(role: str, lm: Any, tracker: Any, seconds: float) -> None:
-    """Add one call of ``role`` to every open ledger and budget; ``lm`` is None for code with a model of its own."""
-    usage = usage_of(tracker, seconds)
+def report(role: str, model: str, entries: Sequence[Mapping[str, Any]] | None, seconds: float) -> None:
+    """Add one call of ``role`` to every open ledger and budget; ``entries``: see ``usage_of``."""
+    usage = usage_of(entries, seconds)
     for ledger in dspy.settings.get(_LEDGERS, ()):
         ledger.add(role, usage)
     for each in budgets():
-        each.add(role, usage, str(getattr(lm, "model", "")))
+        each.add(role, usage, model)
 
 
-def usage_of(tracker: Any, seconds: float) -> RoleUsage:
-    """Return the usage of one call from a tracker of ``dspy.track_usage``.
+def entries_of(tracker: Any) -> list[Mapping[str, Any]]:
+    """The entries of a tracker of ``dspy.track_usage``, of all models."""
+    return [entry for each in tracker.usage_data.values() for entry in each]
+
+
+def usage_of(entries: Sequence[Mapping[str, Any]] | None, seconds: float) -> RoleUsage:
+    """Return the usage of one call from the entries of ``dspy.track_usage``.
 
     dspy records one entry for each response of a server, and none for a response from its cache: a call without an
-    entry is a cached one. ``tracker`` is None for a call that failed before it began.
+    entry is a cached one. ``entries`` is None for a call that failed before it began.
     """
-    entries = [entry for each in tracker.usage_data.values() for entry in each] if tracker is not None else []
+    failed, entries = entries is None, entries or ()
     return RoleUsage(
         calls=max(1, len(entries)),
         prompt_tokens=sum(int(e.get("prompt_tokens") or e.get("input_tokens") or 0) for e in entries),
         completion_tokens=sum(int(e.get("completion_tokens") or e.get("output_tokens") or 0) for e in entries),
-        cached_calls=0 if entries or tracker is None else 1,
+        cached_calls=0 if entries or failed else 1,
         seconds=seconds,
     )
 
@@ -114,9 +119,10 @@ class Budget:
         """Minutes since the block was entered."""
         return (time.monotonic() - self._started) / 60
 
-    def check(self, model: str) -> None:
-        """Raise ``BudgetSpent`` if a limit is reached; ``ConfigError`` if it is in dollars, and no price is known."""
-        if self._limits["cost"] is not None and _price("agent", RoleUsage(calls=1, prompt_tokens=1), model) is None:
+    def check(self, model: str | None = None) -> None:
+        """Raise ``BudgetSpent`` if a limit is reached; ``ConfigError`` if it is in dollars and ``model`` unpriced."""
+        one = RoleUsage(calls=1, prompt_tokens=1)
+        if model is not None and self._limits["cost"] is not None and _price("agent", one, model) is None:
             raise ConfigError(f"max_cost: the price of {model} is not known; use max_tokens")
         for name, unit in (("tokens", "{:,} tokens"), ("cost", "${:.2f}"), ("minutes", "{:.1f} minutes")):
             limit, used = self._limits[name], getattr(self, name)
@@ -143,8 +149,9 @@ def budget(
 ) -> Iterator[Budget]:
     """Limit what the calls inside the block use together, in threads too: runs, evaluations and compiles stop cleanly.
 
-    A call that has begun is finished, so the last one of each thread may exceed the limit. Answers from dspy's cache
-    are free. Budgets may be nested.
+    A call that has begun is finished, so each thread may exceed the limit by one call: k rollouts in parallel by k,
+    with ``MattsConfig(at_once=1)`` by one. An agent of yours is stopped at its next call of a ``dspy.LM``; what it pays
+    with another client is not seen. Answers from dspy's cache are free. Budgets may be nested.
 
     Args:
         max_tokens: Prompt and completion tokens.

@@ -46,7 +46,7 @@ _DIGITS = 20
 _MOST = 1_000_000_000
 """Maximum bytes of an unpacked payload; rb_dspy writes no larger ones."""
 
-_STATED = ("known_label", "feedback")
+STATED = ("known_label", "feedback")
 """Fields of a rollout that a person states, and may correct."""
 
 
@@ -60,6 +60,8 @@ class NewExperience:
     """An item gets the level of the experience; or that of its row, 2 if the owner edited it, if that is higher."""
     corrects: str = ""
     """The id of the experience that it replaces."""
+    back: str | None = None
+    """It was removed and is brought back: why."""
     held: frozenset[str] = frozenset()
     """Ids of items that are held, whatever the level of the experience."""
     marks: tuple[tuple[str, str, str], ...] = ()
@@ -222,15 +224,26 @@ def identity(task: Task, trajectories: Sequence[Trajectory], *, run_id: str) -> 
     if run_id:
         return attempt_id(checked_name("run id", run_id), task.id)
     ordered = sorted(trajectories, key=lambda trajectory: trajectory.rollout_id)
-    apart = {"usage", *_STATED}
+    apart = {"usage", *STATED}
     return f"e{_hash('rollouts', task.id, *(each.model_dump(exclude=apart) for each in ordered))}"
 
 
-def corrects(task: Task, new: Sequence[Trajectory], stored: Sequence[Trajectory]) -> bool:
-    """Whether ``new`` are the stored rollouts, with another verdict or feedback that a person stated."""
-    stated, before = ([[getattr(each, name) for name in _STATED] for each in rollouts] for rollouts in (new, stored))
-    same = identity(task, new, run_id="") == identity(task, stored, run_id="")
-    return same and stated != before and any(map(any, stated))
+def corrects(
+    task: Task,
+    new: Sequence[Trajectory],
+    stored: Sequence[Trajectory],
+    reward: float | None = None,
+    stored_reward: float | None = None,
+) -> bool:
+    """Whether ``new`` are the stored rollouts, with another verdict or feedback that a person stated.
+
+    Another ``reward`` beside a stated verdict counts too.
+    """
+    if identity(task, new, run_id="") != identity(task, stored, run_id=""):
+        return False
+    stated, before = ([[getattr(each, name) for name in STATED] for each in rollouts] for rollouts in (new, stored))
+    scored = reward is not None and reward != stored_reward and any(each.known_label for each in new)
+    return (stated != before or scored) and any(map(any, stated))
 
 
 def corrected_id(id: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn, Self
 import pydantic
 
 from rb_dspy import plugins
-from rb_dspy.bank import admission, doctor, opening, purging, reading, transfer, writing
+from rb_dspy.bank import admission, doctor, opening, purging, reading, recording, transfer, undeleting, writing
 from rb_dspy.bank.doctor import BankStats, Finding, HeldItem, NearDuplicate, Origin
 from rb_dspy.bank.embedding import embed, reindex
 from rb_dspy.bank.reading import Pending
@@ -34,6 +34,7 @@ from rb_dspy.schema import (
     Change,
     Experience,
     ExperienceDraft,
+    Label,
     Mark,
     MemoryDraft,
     MemoryItem,
@@ -140,10 +141,14 @@ class MemoryBank:
     def copy(url: str | Path, to: str | Path, *, scope: str | None = None) -> dict[str, int]:
         """Copy a scope (None: all of them) with its history and pending rollouts to another bank, which may be new.
 
-        SQLite and PostgreSQL, in any direction. Each scope is one transaction. Returns scope -> experiences.
+        SQLite and PostgreSQL, in any direction. Each scope is one transaction. After an interruption, the same call
+        goes on: a scope that ``to`` already has, with the same contents, is skipped.
+
+        Returns:
+            Scope -> experiences, of the scopes that were copied now.
 
         Raises:
-            InputError: A scope of ``to`` is not empty.
+            InputError: A scope of ``to`` has other contents, or ``to`` is the bank at ``url``.
             UnknownScope: The bank at ``url`` has no such scope.
             EmbedderMismatch: The bank at ``to`` belongs to another embedder.
             StorageError: There is no bank at ``url``, or a bank cannot be read or written.
@@ -153,8 +158,12 @@ class MemoryBank:
                 names = scope_names(connection) if scope is None else [scope]
             sources = [opening.open_scope(old, name, None, create=False) for name in names]
             with closing(opening.open_database(to, create=True)) as new:
+                files = [each.path for each in (old, new) if isinstance(each, SqliteDatabase) and each.path is not None]
+                if len(files) == 2 and files[0].samefile(files[1]):
+                    raise InputError(f"{old.location}: is the bank to copy; name another one to copy it to")
                 opened = [(each, opening.open_scope(new, each.name, None, create=True)) for each in sources]
-                return {source.name: transfer.copy(source, target) for source, target in opened}
+                copied = {source.name: transfer.copy(source, target) for source, target in opened}
+        return {name: number for name, number in copied.items() if number is not None}
 
     @staticmethod
     def restore(url: str | Path, *, copy: str | Path) -> Path | None:
@@ -294,11 +303,16 @@ class MemoryBank:
         shown: Sequence[MemoryItem | Experience] = (),
         origin: str = "",
         reward: float | None = None,
-    ) -> None:
+    ) -> Pending | None:
         """Store a rollout before it is judged; it is ``pending`` until ``append``.
 
         A rollout that is already recorded or was learned from changes nothing, unless its ``known_label`` or
-        ``feedback`` is new. ``shown``, ``origin``, ``reward``: as for ``append``.
+        ``feedback`` is new, or ``reward`` beside a ``known_label``. What was stated before and is not stated now
+        stays, and so do the lessons that were shown and the less trusted origin. ``shown``, ``origin``, ``reward``: as
+        for ``append``.
+
+        Returns:
+            The rollout as it is pending now; None if it was learned from, and nothing new is stated.
 
         Raises:
             InputError: The rollout belongs to another task, or the attempt was removed from the bank.
@@ -306,10 +320,26 @@ class MemoryBank:
         """
         origin = admission.checked_name("origin", origin) if origin else ""
         key = reading.key_of(task, trajectory, run_id=run_id)
-        payload = admission.Rollouts(task=task, trajectories=(trajectory,), reward=reward).pack()
-        row = PendingRow(key, payload, admission.ids_of(self.scope, shown), admission.now(), origin)
-        record = partial(writing.record, row=row, task=task, rollout=trajectory, place=self._place)
-        self._store.together(writing.one_by_one, record)
+        new = admission.Rollouts(task=task, trajectories=(trajectory,), reward=reward)
+        row = PendingRow(key, None, admission.ids_of(self.scope, shown), admission.now(), origin)
+        record = partial(recording.record, row=row, new=new, place=self._place, level=self.trust.level)
+        waits = self._store.together(writing.one_by_one, record)
+        if waits is None:
+            return None
+        row, new = waits
+        items = {item.id: item for item in self.items(row.shown)} if row.shown else {}
+        return Pending(
+            task=new.task,
+            trajectories=new.trajectories,
+            run_id=row.key.run_id,
+            shown=tuple(items[id] for id in row.shown if id in items),
+            tries=row.tries,
+            error=row.error,
+            origin=row.origin,
+            created_at=row.created_at,
+            reward=new.reward,
+            bank=self,
+        )
 
     def record_failure(
         self, task: Task, error: str, *, run_id: str = "", trajectories: Sequence[Trajectory] | None = None
@@ -352,7 +382,7 @@ class MemoryBank:
         """
         rollouts = (trajectory,) if isinstance(trajectory, Trajectory) else trajectory
         with self._store.reading() as reader:
-            row = writing.latest(reader, admission.identity(task, rollouts, run_id=run_id))
+            row = reading.latest(reader, admission.identity(task, rollouts, run_id=run_id))
             return None if row is None else self._stored(task, row.id)
 
     # Retrieval
@@ -409,10 +439,13 @@ class MemoryBank:
         with self._store.reading() as reader:
             return list(reading.items_of(reader, ids, self.scope, kinds).values())
 
-    def experiences(self) -> list[Experience]:
-        """All experiences with their whole trajectories, oldest first."""
+    def experiences(self, last: int | None = None, *, label: Label | None = None) -> list[Experience]:
+        """All experiences with their whole trajectories, oldest first; or the ``last`` ones, or those with a ``label``.
+
+        The label of an experience is success if any of its verdicts is, else failure if any is.
+        """
         with self._store.reading() as reader:
-            return list(reading.all_experiences(reader, self.scope))
+            return list(reading.all_experiences(reader, self.scope, last, label))
 
     def get(self, id: str) -> MemoryItem | Experience:
         """The item or experience with this id. Raises ``InputError`` if the scope has none.
@@ -438,6 +471,11 @@ class MemoryBank:
         with self._store.reading() as reader:
             return {task for (task,) in reader.tally("experiences", ["task_id"]) if task.startswith(prefix)}
 
+    def experience_count(self) -> int:
+        """The number of experiences, with or without items."""
+        with self._store.reading() as reader:
+            return len(reader.tally("experiences", ["seq"]))
+
     def uses(self, id: str) -> Uses:
         """How often an item or experience was shown to an agent and cited, for which tasks, and what came of it.
 
@@ -450,6 +488,11 @@ class MemoryBank:
         """The uses of many items and experiences, by id; None: of all that were used, by their present ids."""
         with self._store.reading() as reader:
             return reading.uses_of(reader, ids)
+
+    def ages(self, ids: Collection[str]) -> dict[str, int]:
+        """How many experiences came after each item of the bank was last learned, by id. An edit changes no age."""
+        with self._store.reading() as reader:
+            return reading.ages_of(reader, ids)
 
     def marks(self, id: str) -> dict[str, str]:
         """The marks of an item or experience: name -> value. Raises ``InputError`` if the id is unknown."""
@@ -578,27 +621,29 @@ class MemoryBank:
 
         It has its provenance, uses, level and marks again; an experience gets a new id, like one that is corrected, and
         retires again what it had retired.
+        The same of another experience keeps its own level, and marks that were changed meanwhile stay as they are.
 
         Raises:
             InputError: It is not removed, or unknown, or an item whose experience was removed: undelete the experience.
         """
         id, note = self._id(id), _text("note", note)
         with self._store.reading() as reader:
-            row = writing.latest(reader, id)
-            new = None if row is None or row.ended is None else writing.undeleted(reader, row)
+            row = reading.latest(reader, id)
+            new = None if row is None or row.ended is None else undeleting.undeleted(reader, row, note)
             gone = reading.ended_items(reader, writing.removed_rows(reader, retired=True), self.scope).get(id)
             here = bool(reading.items_of(reader, [id], self.scope)) or (row is not None and row.ended is None)
         if new is not None:
             writing.append(self._store, lambda: self.embedder, self.trust, [new])
             return self.get(new.id)
         if gone is None and here:
-            raise InputError(f"{self}: {id} is not removed; nothing to bring back")
+            state = "nothing to bring back" if row is None or row.id == id else f"it is {row.id} now"
+            raise InputError(f"{self}: {id} is not removed; {state}")
         if gone is None:
             raise self._unknown(id, "removed item or experience")
         embedder = self.embedder
         vectors = embed(embedder, [admission.item_text(gone)])
         with self._store.write(embedder=(embedder.id, embedder.dimension)) as writer:
-            writing.undelete_item(writer, id, vectors[0], note, self._place)
+            undeleting.undelete_item(writer, id, vectors[0], note, self._place)
         return self._item(id)
 
     def history(self, id: str) -> list[Change]:

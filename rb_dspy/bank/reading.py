@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from rb_dspy.bank.admission import Rollouts, attempt_id, identity, unpack_rollouts
+from rb_dspy.bank.admission import Rollouts, attempt_id, corrected_id, identity, unpack_rollouts
 from rb_dspy.bank.store.base import HELD, Entry, ExperienceRow, ItemRow, PendingKey, PendingRow, SnapshotRow, Unit
 from rb_dspy.bank.store.overlay import Reader
 from rb_dspy.errors import CorruptBank
@@ -18,6 +19,7 @@ from rb_dspy.schema import (
     Change,
     Experience,
     ExperienceDraft,
+    Label,
     Level,
     MemoryDraft,
     MemoryItem,
@@ -48,6 +50,16 @@ HELPED = "helped"
 
 ItemRows = Sequence[tuple[ItemRow, ExperienceRow]]
 """Item rows with their experiences."""
+
+
+def latest(reader: Reader, id: str) -> ExperienceRow | None:
+    """The experience with this id, or the last one that corrected it; it may have ended."""
+    row = None
+    while rows := reader.experiences(ids=[id], ended=True, payload=True):
+        row, id = rows[0], corrected_id(id)
+        if row.ended is None:
+            break
+    return row
 
 
 def items_of(
@@ -93,30 +105,46 @@ def marked(reader: Reader, unit: Unit, name: str, ids: Collection[str] | None = 
     return {row.seq: last[row.id].note for row in rows if last[row.id].seq > row.seq and last[row.id].note}
 
 
-def marks_of(reader: Reader, id: str) -> dict[str, str]:
-    """The marks of an item or experience, by name."""
+def marks_of(reader: Reader, id: str, since: int | None = None) -> dict[str, str]:
+    """The marks of an item or experience, by name; ``since``: those of its row with this number."""
     entries = reader.journal(subjects=[id], kinds=["mark"])
     last = {entry.items[0]: entry for entry in entries if len(entry.items) == 1}
     if not last:
         return {}
-    rows = reader.items(ids=[id]) or reader.items(ids=[id], ended=True) or reader.experiences(ids=[id], ended=True)
-    return {name: last[name].note for name in sorted(last) if last[name].note and last[name].seq > rows[0].seq}
+    if since is None:
+        rows = reader.items(ids=[id]) or reader.items(ids=[id], ended=True) or reader.experiences(ids=[id], ended=True)
+        since = rows[0].seq
+    return {name: last[name].note for name in sorted(last) if last[name].note and last[name].seq > since}
 
 
-def kept_marks(reader: Reader, id: str) -> dict[str, str]:
-    """The marks of an item or experience, without the one that its level shows."""
-    return {name: value for name, value in marks_of(reader, id).items() if name != APPROVED}
+def kept_marks(reader: Reader, id: str, since: int | None = None) -> dict[str, str]:
+    """As ``marks_of``, without the one that the level shows."""
+    return {name: value for name, value in marks_of(reader, id, since).items() if name != APPROVED}
+
+
+def row_levels(reader: Reader, rows: Sequence[ItemRow | ExperienceRow]) -> dict[int, int]:
+    """The levels of rows, by their numbers."""
+    ids = {row.id for row in rows}
+    approved = marked(reader, "item", APPROVED, ids) | marked(reader, "experience", APPROVED, ids)
+    return {row.seq: _OWNER if row.seq in approved else row.level for row in rows}
 
 
 def levels_of(reader: Reader, ids: Collection[str]) -> dict[str, int]:
     """The levels of items and experiences by id; removed ones count as they were, purged ones are left out."""
-    approved = marked(reader, "item", APPROVED, ids) | marked(reader, "experience", APPROVED, ids)
-    levels: dict[bool, dict[str, int]] = {True: {}, False: {}}
     rows: list[ItemRow | ExperienceRow] = [*reader.items(ids=ids, ended=True)]
-    for row in [*rows, *reader.experiences(ids=ids, ended=True)]:
+    rows += reader.experiences(ids=ids, ended=True)
+    of_row, levels = row_levels(reader, rows), dict[bool, dict[str, int]]({True: {}, False: {}})
+    for row in rows:
         found = levels[row.ended is None]
-        found[row.id] = max(_OWNER if row.seq in approved else row.level, found.get(row.id, HELD))
+        found[row.id] = max(of_row[row.seq], found.get(row.id, HELD))
     return levels[False] | levels[True]
+
+
+def ages_of(reader: Reader, ids: Collection[str]) -> dict[str, int]:
+    """How many experiences came after the last one that gave each item."""
+    last = {row.id: row.experience for row in sorted(reader.items(ids=ids), key=lambda row: row.experience)}
+    seqs = sorted(seq for (seq,) in reader.tally("experiences", ["seq"])) if last else []
+    return {id: len(seqs) - bisect_right(seqs, seq) for id, seq in last.items()}
 
 
 def uses_of(reader: Reader, ids: Collection[str] | None) -> dict[str, Uses]:
@@ -203,15 +231,21 @@ def experiences_of(reader: Reader, rows: Iterable[ExperienceRow], scope: str) ->
     ]
 
 
-def all_experiences(reader: Reader, scope: str) -> Iterator[Experience]:
-    """Yield every experience, read in pages; ``reader`` must read a state that does not change."""
-    for rows in experience_pages(reader, ended=False):
+def all_experiences(
+    reader: Reader, scope: str, last: int | None = None, label: Label | None = None
+) -> Iterator[Experience]:
+    """Yield experiences, read in pages; ``reader`` must read a state that does not change. See ``MemoryBank``."""
+    seqs = [row.seq for row in reader.experiences() if label in (None, row.label)]
+    for rows in _pages(reader, seqs if last is None else seqs[max(0, len(seqs) - last) :], ended=False):
         yield from experiences_of(reader, rows, scope)
 
 
 def experience_pages(reader: Reader, *, ended: bool) -> Iterator[list[ExperienceRow]]:
     """Yield the rows of experiences with their payloads, by pages."""
-    seqs = [row.seq for row in reader.experiences(ended=ended)]
+    return _pages(reader, [row.seq for row in reader.experiences(ended=ended)], ended=ended)
+
+
+def _pages(reader: Reader, seqs: Sequence[int], *, ended: bool) -> Iterator[list[ExperienceRow]]:
     for start in range(0, len(seqs), _PAGE):
         yield reader.experiences(seqs=seqs[start : start + _PAGE], payload=True, ended=ended)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rb_dspy.bank.admission import corrected_id
-from rb_dspy.bank.reading import grouped, history_of, versions_of
+from rb_dspy.bank.reading import grouped, history_of, latest, versions_of
 from rb_dspy.bank.store.base import ExperienceRow, ItemRow, PendingKey
 from rb_dspy.bank.store.overlay import Reader
 from rb_dspy.errors import InputError
@@ -81,7 +81,9 @@ def unknown(reader: Reader, id: str, what: str, place: str) -> InputError:
         return InputError(f"{place} has nothing of {kind} {value[:40]!r}")
     hint = ""
     changes = [change for change in history_of(reader, id) if change.kind != "mark"]
-    if later := versions_of(reader, id, earlier=False) & {row.id for row in reader.items()}:
+    if (last := latest(reader, id)) is not None and last.ended is None:
+        hint = f"; it was corrected or brought back and is {last.id} now"
+    elif later := versions_of(reader, id, earlier=False) & {row.id for row in reader.items()}:
         hint = f"; it was edited and is {min(later)} now"
     elif changes and (kind := changes[-1].kind) in ("delete", "rollback", "retire", "purge"):
         back = "" if kind == "purge" else "; undelete brings it back"

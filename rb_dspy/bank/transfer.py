@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -22,7 +23,7 @@ import pydantic
 from rb_dspy.bank.admission import NewExperience, admit, checked_draft, new_item, refused
 from rb_dspy.bank.reading import all_experiences, current_ids, experience_pages, kept_marks
 from rb_dspy.bank.store.base import ExperienceRow, ItemRow, Unit
-from rb_dspy.bank.store.overlay import Scope
+from rb_dspy.bank.store.overlay import Reader, Scope
 from rb_dspy.bank.store.sql import SqlScope
 from rb_dspy.config import TrustConfig
 from rb_dspy.errors import InputError, StorageError
@@ -92,12 +93,20 @@ class _Line(Frozen):
     created_at: str
 
 
-def copy(source: SqlScope, target: SqlScope) -> int:
-    """Copy all rows of a scope to an empty one, in one transaction; returns the number of experiences."""
+def copy(source: SqlScope, target: SqlScope) -> int | None:
+    """Copy all rows of a scope to an empty one, in one transaction; returns the number of experiences.
+
+    None: the target already has the same rows, as after a copy that was interrupted between scopes.
+    """
     embedder = source.embedder()
     with source.reading() as reader, target.write(embedder=embedder) as writer:
         if writer.mark() or writer.pending(payload=False):
-            raise InputError(f"{target.location}: scope {target.name!r} is not empty; copy into a bank without it")
+            if _equal(reader, writer):
+                return None
+            raise InputError(
+                f"{target.location}: scope {target.name!r} is not empty, and differs from the one to copy; copy into a"
+                " bank without it, or name another scope"
+            )
         writer.allocate(reader.mark())
         for page in experience_pages(reader, ended=True):
             items = reader.items(experiences=[row.seq for row in page], ended=True)
@@ -115,6 +124,23 @@ def copy(source: SqlScope, target: SqlScope) -> int:
         for row in reader.pending():
             writer.add_pending(row)
         return len(reader.tally("experiences", ["seq"]))
+
+
+def _equal(one: Reader, other: Reader) -> bool:
+    """Whether two scopes have the same rows; their vectors follow from these and the embedder."""
+    if one.mark() != other.mark() or one.snapshots() != other.snapshots() or one.pending() != other.pending():
+        return False
+    if sorted(one.journal()) != sorted(other.journal()):
+        return False
+    for page, same in zip_longest(experience_pages(one, ended=True), experience_pages(other, ended=True)):
+        if page != same:
+            return False
+        seqs = [row.seq for row in page]
+        if one.items(experiences=seqs, ended=True) != other.items(experiences=seqs, ended=True):
+            return False
+        if one.uses(experiences=seqs) != other.uses(experiences=seqs):
+            return False
+    return True
 
 
 def write(path: Path, scope: Scope) -> int:

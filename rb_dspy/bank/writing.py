@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby, islice
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from rb_dspy.bank.admission import (
     NewExperience,
+    Rollouts,
     corrected_id,
     corrects,
     identity,
@@ -22,25 +23,27 @@ from rb_dspy.bank.admission import (
     unpack_rollouts,
 )
 from rb_dspy.bank.embedding import embed
-from rb_dspy.bank.reading import HELPED, grouped, kept_marks, key_of, levels_of
+from rb_dspy.bank.reading import HELPED, key_of, latest, levels_of
 from rb_dspy.bank.removal import plan
-from rb_dspy.bank.retiring import of_shown, retirable, retired_by, returning, said_by
+from rb_dspy.bank.retiring import of_shown, retirable, returning
 from rb_dspy.bank.store.base import (
     HELD,
     Entry,
     ExperienceRow,
     ItemRow,
     PendingKey,
-    PendingRow,
     SnapshotRow,
     Unit,
     UseRow,
 )
 from rb_dspy.bank.store.overlay import Reader, Scope, Writer
+from rb_dspy.bank.undeleting import undelete_item
 from rb_dspy.config import TrustConfig
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.protocols import Embedder, Vectors
-from rb_dspy.schema import LEVELS, ExperienceDraft, MemoryDraft, Removal, Task, Trajectory
+from rb_dspy.schema import LEVELS, MemoryDraft, Removal
+
+Done = TypeVar("Done")
 
 _BATCH = 500
 """Experiences per transaction of ``append``."""
@@ -123,16 +126,6 @@ def _guarded(
         yield new
 
 
-def latest(reader: Reader, id: str) -> ExperienceRow | None:
-    """The experience with this id, or the last one that corrected it; it may have ended."""
-    row = None
-    while rows := reader.experiences(ids=[id], ended=True, payload=True):
-        row, id = rows[0], corrected_id(id)
-        if row.ended is None:
-            break
-    return row
-
-
 def _stored(reader: Reader, batch: Sequence[NewExperience]) -> set[str]:
     """The ids of ``batch`` that are stored, or were removed."""
     return {row.id for row in reader.experiences(ids={new.id for new in batch}, ended=True)}
@@ -147,7 +140,9 @@ def _current(reader: Reader, batch: Sequence[NewExperience]) -> tuple[list[NewEx
     current = []
     for new in batch:
         row = latest(reader, new.id) if new.id in stored else None
-        if row is not None and row.ended is None and _is_corrected(row, new.draft.task, new.draft.trajectories):
+        held = None if row is None or row.ended is not None else unpack_rollouts(row.payload, f"experience {row.id}")
+        rollouts, reward = new.draft.trajectories, new.draft.reward
+        if row and held and corrects(new.draft.task, rollouts, held.trajectories, reward, row.reward):
             # what was edited is in the owner's words
             edited = [
                 item for item in reader.items(experiences={row.seq}) if reader.journal(item=item.id, kinds=["edit"])
@@ -162,10 +157,6 @@ def _current(reader: Reader, batch: Sequence[NewExperience]) -> tuple[list[NewEx
             new = replace(new, row=new.row._replace(id=row.id))
         current.append(new)
     return current, _stored(reader, current) if stored else stored
-
-
-def _is_corrected(row: ExperienceRow | PendingRow, task: Task, rollouts: Sequence[Trajectory]) -> bool:
-    return corrects(task, rollouts, unpack_rollouts(row.payload, f"a rollout of {task.id}").trajectories)
 
 
 def _distinct(reader: Reader, batch: Sequence[NewExperience]) -> tuple[list[NewExperience], set[str]]:
@@ -217,7 +208,7 @@ def _append(writer: Writer, pages: Sequence[_Page]) -> list[dict[str, Written]]:
 def _store(writer: Writer, fresh: Sequence[NewExperience], vectors: Mapping[str, list[Vectors]]) -> dict[str, Written]:
     """Store new experiences, of which one that retires items is alone. Returns what was written, by id."""
     said = {new.id: of_shown(new.draft.marks, new.draft.shown) for new in fresh}
-    count = sum(1 + len(new.items) + len(new.marks) + bool(said[new.id][0]) for new in fresh)
+    count = sum(1 + len(new.items) + len(new.marks) + bool(said[new.id][0]) + (new.back is not None) for new in fresh)
     seq = writer.allocate(count) - count
     levels = levels_of(writer, {id for new in fresh for id in new.draft.shown})
     given = Counter(item.id for new in fresh for item in new.items)
@@ -255,6 +246,9 @@ def _store(writer: Writer, fresh: Sequence[NewExperience], vectors: Mapping[str,
         reasons = {each.id: new.draft.retired[each.id][:_REASON] for each in retired}
         entries += [Entry(seq, id, "retire", ids, reason, row.created_at) for id, reason in reasons.items()]
         ends.append((retired, seq))
+        if new.back is not None:
+            seq += 1
+            entries.append(Entry(seq, new.id, "undelete", (), new.back, now()))
         seq += bool(marks)
         entries += [Entry(seq, id, "mark", (HELPED, new.id), value, row.created_at) for id, value in marks.items()]
         for id, name, value in new.marks:
@@ -324,25 +318,6 @@ def snapshot(writer: Writer, name: str, place: str) -> SnapshotRow:
     return row
 
 
-def record(writer: Writer, row: PendingRow, task: Task, rollout: Trajectory, place: str) -> None:
-    """Store a rollout that is not judged yet. Does nothing if it is stored or learned from, unless it corrects that.
-
-    Raises ``InputError`` if the experience that was learned from it was removed.
-    """
-    key = row.key
-    (id,) = grouped([key])
-    stored = latest(writer, id)
-    if stored is not None and stored.ended is not None:
-        raise removed_since(place, task.id, stored.id)
-    if stored is not None and not _is_corrected(stored, task, [rollout]):
-        return
-    is_stated = rollout.known_label or rollout.feedback
-    waiting = writer.pending(run_id=key.run_id, task_id=task.id) if is_stated else []
-    if any(each.key == key and _is_corrected(each, task, [rollout]) for each in waiting):
-        writer.remove_pending([key])
-    writer.add_pending(row)
-
-
 def edit(writer: Writer, id: str, new: ItemRow, vector: Vectors, note: str, location: str) -> None:
     """Replace the text of an item in all its experiences: end its rows, and add rows with the new text.
 
@@ -399,60 +374,7 @@ def remove(writer: Writer, name: str, kind: Literal["delete", "rollback"], *, de
     return going.removal
 
 
-def undeleted(reader: Reader, row: ExperienceRow) -> NewExperience:
-    """A removed experience, to be stored again with the items that it lost, as a correction is: under the next id."""
-    held = unpack_rollouts(row.payload, f"experience {row.id}")
-    items = {item.id: item for item in reader.items(experiences={row.seq}, ended=True) if item.ended == row.ended}
-    levels, uses = levels_of(reader, {row.id, *items}), reader.uses(experiences={row.seq})
-    draft = ExperienceDraft(
-        **dict(held) | {"reward": row.reward},
-        run_id=row.run_id,
-        shown=tuple(use.subject for use in uses),
-        cited=tuple(use.subject for use in uses if use.cited),
-        retired={entry.subject: entry.note for entry in retired_by(reader, [row.id])},
-        marks=said_by(reader, row.id),
-    )
-    new_row = row._replace(id=corrected_id(row.id), ended=None, level=levels[row.id])
-    return NewExperience(
-        draft,
-        new_row,
-        tuple(item._replace(ended=None, level=levels[item.id]) for item in items.values()),
-        held=frozenset(id for id in items if levels[id] == HELD),
-        marks=tuple(
-            (new, name, value)
-            for old, new in ((row.id, new_row.id), *((id, id) for id in items))
-            for name, value in kept_marks(reader, old).items()
-        ),
-        stated=True,
-    )
-
-
-def undelete_item(writer: Writer, id: str, vector: Vectors, note: str, place: str) -> None:
-    """Add the rows of an item again that its removal ended. Raises ``InputError`` if their experiences are removed."""
-    rows = writer.items(ids=[id], ended=True)
-    givers = {row.seq: row.id for row in writer.experiences(seqs={row.experience for row in rows}, ended=True)}
-    level, marks = levels_of(writer, [id])[id], kept_marks(writer, id)
-    back = dict[int, ItemRow]()
-    if any(row.ended is None for row in rows):
-        return  # others were faster
-    for row in rows:
-        giver = latest(writer, givers[row.experience])
-        if giver and giver.ended is None and row.ended == max(each.ended or 0 for each in rows):
-            back[giver.seq] = row._replace(ended=None, experience=giver.seq, level=level)
-    if not back:
-        giver_id = givers[max(givers)]
-        raise InputError(f"{place}: item {id} was removed with its experience; undelete that, {giver_id}")
-    last = writer.allocate(len(back) + len(marks))
-    first = last - len(back) - len(marks)
-    new = [row._replace(seq=seq) for seq, row in enumerate(back.values(), first + 1)]
-    entries = [Entry(first + len(new), id, "undelete", (), note, now())]
-    entries += [
-        Entry(seq, id, "mark", (name,), marks[name], now()) for seq, name in enumerate(marks, first + len(new) + 1)
-    ]
-    writer.add(items=new, vectors=[("item", row.seq, vector) for row in new], entries=entries)
-
-
-def one_by_one(writer: Writer, works: Sequence[Callable[[Writer], None]]) -> list[None]:
+def one_by_one(writer: Writer, works: Sequence[Callable[[Writer], Done]]) -> list[Done]:
     """Do works that share a transaction; see ``SqlScope.together``."""
     return [work(writer) for work in works]
 
@@ -472,10 +394,11 @@ def _corrections(reader: Reader, new: NewExperience) -> Iterator[PendingKey]:
     """
     task, run_id = new.draft.task, new.draft.run_id
     waiting = {row.key: row for row in reader.pending(run_id=run_id, task_id=task.id)}
+    alone = len(new.draft.trajectories) == 1  # the reward of several is their mean
     for rollout in new.draft.trajectories:
         row = waiting.get(key_of(task, rollout, run_id=run_id))
-        held = unpack_rollouts(row.payload, f"a rollout of {task.id}").trajectories if row else ()
-        newer = corrects(task, held, [rollout])
+        held = unpack_rollouts(row.payload, f"a rollout of {task.id}") if row else Rollouts(task=task, trajectories=())
+        newer = corrects(task, held.trajectories, [rollout], held.reward if alone else None, new.draft.reward)
         if row is None or (newer and (rollout.known_label or rollout.feedback)):
             raise InputError(
                 f"task {task.id[:40]!r}: this rollout was removed or corrected meanwhile; to store it, call learn again"

@@ -233,14 +233,23 @@ def copy(
     target: Annotated[str, typer.Argument(metavar="TO", help="The other bank, which may be new.")],
     scope: Annotated[str | None, typer.Option("--scope", metavar="NAME", help="Only this scope; default: all.")] = None,
 ) -> None:
-    """Copy a bank with its history to another one: from SQLite to PostgreSQL, back, or to a second database."""
+    """Copy a bank with its history to another one: from SQLite to PostgreSQL, back, or to a second database.
+
+    After Ctrl-C, run the same command again: it skips the scopes that are copied already.
+    """
     from rb_dspy.bank import MemoryBank
+    from rb_dspy.bank.opening import scopes
 
     with err.status("copying …"):
+        names = scopes(source) if scope is None else [scope]
         copied = MemoryBank.copy(source, target, scope=scope)
-    emit({"from": without_secrets(source), "to": without_secrets(target), "experiences": copied})
+    skipped = [name for name in names if name not in copied]
+    places = {"from": without_secrets(source), "to": without_secrets(target)}
+    emit({**places, "experiences": copied, "skipped": skipped})
     each = ", ".join(f"{counted(number, 'experience')} of scope {name}" for name, number in copied.items())
-    say(f"{each or 'nothing'} copied to {without_secrets(target)}")
+    say(f"{each or 'nothing'} copied to {places['to']}")
+    if skipped:
+        say(f"skipped, because it is there already: scope {', '.join(skipped)}")
 
 
 @app.command(epilog="Example: `rb-dspy bank backup copy.sqlite`")

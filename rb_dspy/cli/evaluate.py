@@ -35,6 +35,13 @@ def evaluate(
     baseline: Annotated[str | None, options.setting("evaluate.baseline", metavar="ARM")] = None,
     orders: Annotated[int | None, options.setting("evaluate.orders")] = None,
     jobs: Annotated[int | None, options.setting("evaluate.jobs", "--jobs", "-j")] = None,
+    signal: Annotated[str | None, options.setting("evaluate.signal", metavar="SIGNAL")] = None,
+    unequal_signals: Annotated[
+        bool,
+        typer.Option(
+            "--unequal-signals", help="Give a verdict also on arms of which one learns from the judge, one from truth."
+        ),
+    ] = False,
     lessons: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Lessons for the arm oracle, as JSON Lines with title and content."),
@@ -78,6 +85,7 @@ def evaluate(
     from rb_dspy.evaluation.identity import stable
     from rb_dspy.evaluation.plan import describe, describe_sources, plan_of
     from rb_dspy.evaluation.queue import agents, sides
+    from rb_dspy.plugins import memory_name
 
     if screen and any(each is not None for each in (arms, models, baseline, orders)):
         raise InputError(
@@ -86,19 +94,20 @@ def evaluate(
         )
     if enqueue and on_ is None:
         raise InputError("evaluate: --enqueue needs --on postgresql://..., the database of the queue")
-    given = {"arms": arms, "baseline": baseline, "orders": orders, "jobs": jobs}
+    given = {"arms": arms, "baseline": baseline, "orders": orders, "jobs": jobs, "signal": signal}
     chosen = on.settings(**{f"evaluate__{name}": value for name, value in given.items()})
     config = chosen.evaluate
+    config = config.model_copy(update={"arms": tuple(map(memory_name, config.arms))})
     if screen:  # one order, because nothing is learned
         config = config.model_copy(update={"arms": ("none", "oracle"), "baseline": "none", "orders": 1})
-    if lessons is not None and (models is not None or "oracle" not in config.arms):
-        raise InputError("evaluate: --lessons is for the arm oracle; add oracle to --arms, or use --screen")
     found = on.source(chosen)
     stream = task_stream(found, on.number or (SCREENED if screen else None))
     built = on.build(chosen)
     names = [] if models is None else [*filter(None, map(str.strip, models.split(",")))]
     with start_bank(chosen, bank, scope) as start, on.budget():
-        arms_ = sides(built, config.arms, names, start, chosen.roles)
+        arms_ = sides(built, config.arms, names, start, chosen.roles, config.signal)
+        if lessons is not None and not any(arm.given for arm in arms_.values()):
+            raise InputError("evaluate: --lessons is for the arm oracle; add oracle to --arms, or use --screen")
         how: dict[str, Any] = {"orders": config.orders, "seed": chosen.run.seed}
         how["baseline"] = config.baseline if models is None else baseline
         plan = plan_of(arms_, stream, program=None, **how)
@@ -107,18 +116,18 @@ def evaluate(
         place = folder or Path("rb-evaluations") / f"{stream.name}-{stream.digest[:8]}-{stable(stated)[:8]}"
         if enqueue:
             config = config.model_copy(update={"baseline": how["baseline"]})
-            _enqueue(str(on_), on, chosen, config, names, stream, built, lessons, (bank, scope))
+            _enqueue(str(on_), on, chosen, config, names, stream, built, lessons, (bank, scope), unequal_signals)
             return
         where = f"the database, the report in {place}" if on_ else place
         how |= {"jobs": config.jobs}
         shared: dict[str, Any] = {**how, "folder": on_ or place}
         estimate = evaluation.estimate(arms_, stream, **how, folder=None if on_ else place)
-        learning = {arm.memory for arm in arms_.values() if arm.learns}
         if estimate.done < estimate.tasks:
             settings = [
                 chosen.model_copy(update={"backbones": roles}) for roles in agents(names, chosen.roles).values()
             ]
-            judges, teaches = bool(learning - {"true_verdicts"}), bool(learning - {"raw"})
+            judges = any(arm.learns_from == "judge" for arm in arms_.values())
+            teaches = any(arm.distills for arm in arms_.values())
             preflight(*settings, agent=on.agent is None, judge=judges, teacher=teaches)
         asks = not (yes or out.quiet)
         say((found.name, "bold"), f"  {', '.join(arms_)}")
@@ -138,6 +147,7 @@ def evaluate(
                 show(progress)
                 tracked.on_progress(progress)
 
+            sources["unequal_signals"] = unequal_signals
             report = evaluation.evaluate(arms_, stream, **shared, **sources, on_progress=on_progress)
             report = report.model_copy(update={"command": command_line(context)})
             report.save(place)
@@ -161,6 +171,7 @@ def _enqueue(
     program: BankProgram,
     lessons: Path | None,
     start: tuple[str | None, str | None],
+    unequal_signals: bool,
 ) -> None:
     """Queue the evaluation, with all that a worker elsewhere needs for it."""
     from rb_dspy.evaluation import queue
@@ -177,6 +188,8 @@ def _enqueue(
         models=tuple(models),
         orders=config.orders,
         baseline=config.baseline,
+        signal=config.signal,
+        unequal_signals=unequal_signals,
         settings=chosen.model_dump(
             mode="json", exclude_unset=True, exclude={"tracking": True, "bank": {"url", "scope"}}
         ),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
 from contextlib import closing
+from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -16,8 +19,14 @@ from rb_dspy.cli.output import emit, one_line, out, print_rollout, say, table
 from rb_dspy.errors import InputError
 from rb_dspy.text import counted
 
+if TYPE_CHECKING:
+    from rb_dspy.evaluation.records import TaskRecord
+
 FOLDER = Path("rb-evaluations")
 """The default folder of evaluations."""
+
+_CONTENT = 240
+"""Maximum number of characters that are shown of a lesson's content."""
 
 app = typer.Typer(no_args_is_help=True, help="Stored evaluations: their tasks, transcripts and rows.")
 
@@ -79,17 +88,26 @@ def show(
         return
     arms = list(dict.fromkeys(record.arm for record in records))
     if task is None:
-        shown = table("task", *arms, right=tuple(arms))
-        for id in dict.fromkeys(record.task for record in records):
+        instructions = {record.task: record.instruction for record in records}
+        ids = min(40, max(map(len, instructions)))
+        counts = max(len(f"{len(records)} of {len(records)}"), *map(len, arms)) + 2
+        room = max(20, out.width - ids - counts * len(arms) - 4)
+        shown = table("task", *arms, "instruction", right=tuple(arms))
+        for id, instruction in instructions.items():
             of_task = {arm: [each for each in records if (each.task, each.arm) == (id, arm)] for arm in arms}
             solved = {arm: sum(bool(each.solved) for each in found) for arm, found in of_task.items()}
-            emit({"task": id, "solved": solved, "orders": {arm: len(found) for arm, found in of_task.items()}})
-            shown.add_row(Text(one_line(id, 40)), *(f"{solved[arm]} of {len(of_task[arm])}" for arm in arms))
+            orders = {arm: len(found) for arm, found in of_task.items()}
+            emit({"task": id, "instruction": instruction, "solved": solved, "orders": orders})
+            cells = [f"{solved[arm]} of {len(of_task[arm])}" for arm in arms]
+            shown.add_row(Text(one_line(id, 40)), *cells, Text(one_line(instruction, room), "dim"))
         out.print(shown)
+        _print_arms({arm: [each for each in records if each.arm == arm] for arm in arms})
         return
     chosen = [record for record in records if record.task == task]
     if not chosen:
         raise InputError(f"{place}: has no task {task!r}; rb-dspy evaluations show {place} lists them")
+    if chosen[0].instruction:
+        say((chosen[0].instruction, "bold"))
     for record in sorted(chosen, key=lambda each: (arms.index(each.arm), each.order)):
         rollouts = transcript(place, record.run_id, task)
         emit({**record.model_dump(mode="json"), "trajectories": [each.model_dump(mode="json") for each in rollouts]})
@@ -98,13 +116,35 @@ def show(
         if record.error:
             say((record.error, "red"))
         if record.recalled:
-            say((f"lessons shown: {'; '.join(map(one_line, record.recalled))}", "dim"))
+            say((f"lessons shown: {_lessons(record.recalled, record.recalled_content)}", "dim"))
         for rollout in rollouts:
             print_rollout(rollout)
         if record.verdict:
             say(f"verdict: {record.verdict}")
         if record.learned:
-            say((f"learned: {'; '.join(map(one_line, record.learned))}", "dim"))
+            say((f"learned: {_lessons(record.learned, record.learned_content)}", "dim"))
+
+
+def _lessons(titles: Sequence[str], contents: Sequence[str]) -> str:
+    """Each lesson on a line: its title, and the beginning of its content."""
+    lines = [
+        one_line(title) + (f": {one_line(content, _CONTENT)}" if content else "")
+        for title, content in zip_longest(titles, contents[: len(titles)], fillvalue="")
+    ]
+    return lines[0] if len(lines) == 1 else "".join(f"\n  - {line}" for line in lines)
+
+
+def _print_arms(records: dict[str, list[TaskRecord]]) -> None:
+    """What each arm learns from, and what it shows and asks a task."""
+    columns = {"tokens_shown": "tokens shown", "tokens_beyond": "beyond the cap", "calls": "calls"}
+    shown = table("arm", "signal", *columns.values(), right=tuple(columns.values()))
+    for arm, found in records.items():
+        known = {name: [value for each in found if (value := getattr(each, name)) is not None] for name in columns}
+        means = {name: fmean(values) if values else None for name, values in known.items()}
+        emit({"arm": arm, "signal": found[0].signal, **means})
+        cells = ("-" if mean is None else f"{mean:,.1f}" for mean in means.values())
+        shown.add_row(Text(arm), found[0].signal or "-", *cells)
+    out.print("\na task:", shown)
 
 
 def _write(file: Path, rows: list[dict[str, Any]]) -> None:

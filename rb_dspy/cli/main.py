@@ -24,7 +24,21 @@ import typer
 from rich.text import Text
 
 import rb_dspy
-from rb_dspy.cli import bank, compile, config, doctor, envs, evaluate, evaluations, models, programs, run, runs, work
+from rb_dspy.cli import (
+    bank,
+    compile,
+    config,
+    doctor,
+    envs,
+    evaluate,
+    evaluations,
+    memories,
+    models,
+    programs,
+    run,
+    runs,
+    work,
+)
 from rb_dspy.cli.output import err
 from rb_dspy.errors import RBError, describe_error
 from rb_dspy.text import printable
@@ -45,7 +59,8 @@ def _examples(*lines: str) -> str:
 
 _RUN = "run tasks.jsonl --bank lessons.sqlite", "run directory -n 16 --memory both", 'run --task "Who owns quartz?"'
 _OWN = "evaluate tasks.jsonl --agent my_agent:mine --score my_agent:right"
-_EVALUATE = "evaluate tasks.jsonl --screen", "evaluate tasks.jsonl --arms none,bank,raw --jobs 4", _OWN
+_ARMS = "evaluate tasks.jsonl --arms none,bank,exprag,awm --signal outcome --jobs 4"
+_EVALUATE = "evaluate tasks.jsonl --screen", _ARMS, _OWN
 _COMPILE = "compile tasks.jsonl --step judge --budget 60", "compile tasks.jsonl --optimizer miprov2 --register desk"
 app.command(epilog=_examples(*_RUN))(run.run)
 app.command(epilog=_examples(*_EVALUATE))(evaluate.evaluate)
@@ -59,6 +74,7 @@ app.add_typer(programs.app, name="programs")
 app.add_typer(models.app, name="models")
 app.command(epilog="Example: `rb-dspy doctor --bank lessons.sqlite`")(doctor.doctor)
 app.command(epilog="Example: `rb-dspy envs directory`")(envs.envs)
+app.command(epilog="Example: `rb-dspy memories`")(memories.memories)
 app.command("config", epilog="Example: `rb-dspy config program.retrieve`")(config.config)
 
 

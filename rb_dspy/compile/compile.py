@@ -8,7 +8,7 @@ from typing import Any
 import dspy
 
 from rb_dspy.backbones import Backbones, active, metered
-from rb_dspy.backbones.usage import usage_of
+from rb_dspy.backbones.usage import entries_of, usage_of
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.examples import run_examples, stream_examples
 from rb_dspy.compile.measure import compare_examples, compare_streams
@@ -116,7 +116,7 @@ def compile_program(
         prompts_before=before,
         prompts_after=after,
         candidates=[Candidate(score=score, prompts=prompts) for score, prompts in search.candidates()],
-        usage=ledger.usage() | ({"reflection": usage_of(reflected, 0.0)} if reflected.usage_data else {}),
+        usage=ledger.usage() | ({"reflection": usage_of(entries_of(reflected), 0.0)} if reflected.usage_data else {}),
         reflection=str(models.reflection.model),
         seconds=reporter.seconds,
         broken=search.broken,

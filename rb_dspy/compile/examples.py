@@ -75,7 +75,7 @@ def run_examples(setup: Setup) -> Examples:
         bank = setup.bank
         fork = bank.fork() if bank else MemoryBank.open(None, scope="compile", embedder=setup.embedder)
         with closing(fork), setup.models.use():
-            report = run_stream(setup.program, stream, fork, on_result=lambda result: setup.reporter.step())
+            report = run_stream(setup.program, stream, fork, on_progress=lambda progress: setup.reporter.step())
         parts[name] = step_examples(setup.step, report)
         if not parts[name]:
             if all(result.solved is None for result in report.results):

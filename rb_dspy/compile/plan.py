@@ -16,6 +16,7 @@ from rb_dspy.errors import InputError
 from rb_dspy.evaluation import Arm, detectable
 from rb_dspy.evaluation.plan import check_truth, settings_of
 from rb_dspy.matts import BankProgram, MaTTS
+from rb_dspy.pace import silent
 from rb_dspy.program import check_bank
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import RoleUsage
@@ -168,7 +169,7 @@ def measure_compile(
     first = streams.compile[:PILOT]
     fork = bank.fork() if bank else MemoryBank.open(None, scope="compile", embedder=embedder)
     with closing(fork):
-        report = run_stream(program, first, fork, stop_after=len(first))
+        report = run_stream(program, first, fork, on_progress=silent, stop_after=len(first))
     usage = report.summary().usage
     times, used = plan.runs / len(first), sum(usage.values(), RoleUsage())
     paid = price_of(usage, settings_of(Arm(program, backbones=program.backbones or active())).models)

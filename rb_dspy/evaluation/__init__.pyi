@@ -1,6 +1,6 @@
 # The names of this package; see ``__init__.py``.
 
-from .arms import Arm as Arm, ArmLike as ArmLike, MemoryMode as MemoryMode
+from .arms import Arm as Arm, ArmLike as ArmLike
 from .costs import Estimate as Estimate, estimate as estimate
 from .intervals import Comparison as Comparison, Interval as Interval, compare as compare, detectable as detectable
 from .progress import Progress as Progress

@@ -1,35 +1,34 @@
 """The arms of an evaluation: what an agent is shown, what is learned from it, and who judges.
 
-Every mode changes steps of a shallow copy of the program, so MaTTS programs work as arms too, and the caller's program
-is not changed. All modes have the same step and token limits.
+A memory system changes steps of a shallow copy of the program, so MaTTS programs work as arms too, and the caller's
+program is not changed. All arms have the same step and token limits.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal
 
 import dspy
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
-from rb_dspy.config import MemoryMode as MemoryMode, RetrieveConfig
+from rb_dspy.config import DistillConfig
 from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import BackboneError, InputError
-from rb_dspy.evaluation.modes import case, cases, placebo, shuffled, true_judge
+from rb_dspy.evaluation.truth import true_judge
 from rb_dspy.jsonl import read_objects
 from rb_dspy.matts import BankProgram, MaTTS
-from rb_dspy.plugins import family_attribute
+from rb_dspy.memories import Base, MemorySystem, Signal, system_of
+from rb_dspy.plugins import family_attribute, memory_name
 from rb_dspy.program import ReasoningBank, check_bank
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import MemoryDraft
-from rb_dspy.steps import Retrieve
 from rb_dspy.stream import TaskStream
-
-MODES: tuple[MemoryMode, ...] = get_args(MemoryMode)
 
 _DRAWS_APART = 1_000
 """Distance between the rollout ids of two cells: more than a task has rollouts."""
@@ -37,33 +36,67 @@ _DRAWS_APART = 1_000
 
 @dataclass(frozen=True)
 class Arm:
-    """One side of an evaluation.
+    """One side of an evaluation: a program, its memory, and what it learns from.
 
-    ============== ===========================================================================================
-    memory         what the agent is shown, and what is learned
-    ============== ===========================================================================================
-    none           nothing, and nothing is learned
-    placebo        as ``bank``, with neutral text of the same length instead of each lesson
-    shuffled       as ``bank``, with as many other lessons of the bank instead of the retrieved ones
-    raw            whole earlier cases (steps and verdict, cut to 2,000 characters) instead of lessons
-    bank           the unchanged program
-    success_only   as ``bank``, but only lessons from rollouts that were judged successes
-    true_verdicts  as ``bank``, with the ground truth instead of the judge
-    oracle         correct lessons, written by hand, the nearest whatever their score; nothing is learned
-    ============== ===========================================================================================
+    With the memory ``bank`` it is the program with the memory that it has; other names replace that, or go over it:
+    ``rb-dspy memories`` lists them.
     """
 
     program: BankProgram
-    memory: MemoryMode = "bank"
+    memory: str = "bank"
+    """The name of a memory system. One that is not installed: ``Arm(ReasoningBank(memory=...))``."""
     backbones: Backbones | None = None
     """Replace the program's own."""
     bank: MemoryBank | None = None
     """Every order starts from a copy of this bank; None: from an empty bank."""
+    signal: Literal["judge", "outcome"] | None = None
+    """What it learns from: the program's judge, or the true outcome. None: the judge. Some systems use neither."""
+
+    def equipped(self, seed: int = 0) -> BankProgram:
+        """A copy of the program, with the memory of the arm."""
+        program: Any = copy.copy(self.program)
+        distill = getattr(program.distill, "config", None)
+        base = Base(program.retrieve, distill if isinstance(distill, DistillConfig) else DistillConfig(), seed)
+        equipped: BankProgram = program.use_memory(system_of(self.memory, base))
+        return equipped
+
+    @cached_property
+    def systems(self) -> tuple[MemorySystem, ...]:
+        """The memory systems of the arm: its own, or that of the program, and over it that of the arm."""
+        return self.equipped().systems
+
+    @property
+    def own(self) -> str:
+        """The memory system that the program itself has, if it is in use; else empty."""
+        found = self.systems[0] if len(self.systems) > 1 else None
+        return "" if found is None else found.name or found.source
 
     @property
     def learns(self) -> bool:
         """Whether lessons pass from task to task."""
-        return self.memory not in ("none", "oracle")
+        return all(each.learns for each in self.systems)
+
+    @property
+    def given(self) -> bool:
+        """Whether it reads the right lessons, which somebody wrote."""
+        return any(each.given for each in self.systems)
+
+    @property
+    def repeats_tasks(self) -> bool:
+        """Whether an agent may be shown what was learned from its own task."""
+        return any(each.repeats_tasks for each in self.systems)
+
+    @property
+    def learns_from(self) -> Signal:
+        """The signal that is used."""
+        if not self.learns or any(each.signal == "none" for each in self.systems):
+            return "none"
+        return "outcome" if self.signal == "outcome" or any(each.truth for each in self.systems) else "judge"
+
+    @property
+    def distills(self) -> bool:
+        """Whether a language model writes what is learned."""
+        return self.learns and self.systems[0].calls != "0"
 
     @property
     def repeats(self) -> bool:
@@ -71,12 +104,12 @@ class Arm:
         return not self.learns and temperatures(self)["agent"] == 0
 
 
-ArmLike = Arm | MemoryMode | BankProgram | tuple[BankProgram, Any]
-"""An arm, the name of a mode, a program, or a program with backbones (``Backbones``, a dict, or a model's name)."""
+ArmLike = Arm | str | BankProgram | tuple[BankProgram, Any]
+"""An arm, the name of a memory system, a program, or a program with backbones (``Backbones``, a dict, a model)."""
 
 
 def as_arms(arms: Mapping[str, ArmLike] | Sequence[ArmLike], program: BankProgram | None) -> dict[str, Arm]:
-    """The arms by name, in order. ``program`` is used for arms that are only the name of a mode.
+    """The arms by name, in order. ``program`` is used for arms that are only the name of a memory system.
 
     Raises:
         InputError: Fewer than two arms, two arms with the same name, or a value that is not an arm.
@@ -89,9 +122,7 @@ def as_arms(arms: Mapping[str, ArmLike] | Sequence[ArmLike], program: BankProgra
         listed = [_as_arm(each, program) for each in arms]
         named = {arm.memory: arm for arm in listed}
         if len(named) < len(listed):
-            raise InputError(
-                "two arms have the same memory mode; name the arms: {'small': Arm(...), 'large': Arm(...)}"
-            )
+            raise InputError("two arms have the same memory; name the arms: {'small': Arm(...), 'large': Arm(...)}")
     if len(named) < 2 or not all(name.strip() for name in named):
         raise InputError(f"got {len(named)} arm(s); expected at least two, each with a name, such as 'none' and 'bank'")
     return named
@@ -102,33 +133,11 @@ def prepare(arm: Arm, order: int, *, seed: int, draw: int) -> tuple[BankProgram,
 
     ``draw`` is the number of the cell: from 1 on, every cell samples anew, even if an LM caches its answers.
     """
-    program: Any = copy.copy(arm.program)
+    program: Any = arm.equipped(seed + order)
     environments = ScoredEnvironments(program.environments)
     if arm.backbones is not None:
         program.backbones = arm.backbones
-    retrieve = program.retrieve
-    config: Any = getattr(retrieve, "config", None)
-    if config is None and arm.memory in ("success_only", "raw"):
-        raise InputError(
-            f"the arm {arm.memory!r} needs the step Retrieve, and this program has a {type(retrieve).__qualname__};"
-            " leave the arm out"
-        )
-    if arm.memory == "none":
-        program.retrieve = Retrieve(RetrieveConfig().model_copy(update={"k": 0}))
-    elif arm.memory == "oracle" and config and config.mode == "dense":  # no floor: it is about lessons, not search
-        program.retrieve = Retrieve(config.model_copy(update={"min_score": -1.0}), retrieve.reranker)
-    elif arm.memory == "placebo":
-        program.retrieve = placebo(retrieve)
-    elif arm.memory == "shuffled":
-        program.retrieve = shuffled(retrieve, seed + order)
-    elif arm.memory == "success_only":
-        program.retrieve = Retrieve(config.model_copy(update={"polarity": "success"}), retrieve.reranker)
-    elif arm.memory == "raw":
-        program.retrieve = Retrieve(config.model_copy(update={"unit": "experience"}), retrieve.reranker)
-        program.distill = case
-        if isinstance(program, MaTTS):
-            program.contrast = cases
-    elif arm.memory == "true_verdicts":
+    if arm.learns_from == "outcome":
         program.judge = true_judge(environments)
     if draw:
         program.backbones = _drawn(arm, draw)
@@ -172,8 +181,9 @@ def oracle_lessons(lessons: Sequence[MemoryDraft] | str | Path | None, stream: T
 
 def temperatures(arm: Arm) -> dict[str, float | None]:
     """Role -> its sampling temperature; None if unknown."""
-    program, lms = arm.program, models(arm)
-    steps: dict[str, Any] = {"agent": program.act, "judge": program.judge, "distiller": program.distill}
+    program, lms = arm.equipped(), models(arm)
+    distiller = program.distill if program.teach is None else program.teach
+    steps: dict[str, Any] = {"agent": program.act, "judge": program.judge, "distiller": distiller}
     if isinstance(program, MaTTS):
         steps |= {"contraster": program.contrast, "selector": program.select}
     sampling: dict[str, float | None] = {}
@@ -215,8 +225,7 @@ def _drawn(arm: Arm, draw: int) -> Backbones | None:
 
 def _as_arm(arm: Any, program: BankProgram | None) -> Arm:
     if isinstance(arm, str):
-        if arm not in MODES:
-            raise InputError(f"unknown arm {arm!r}; expected {', '.join(MODES)}")
+        arm = memory_name(arm)
         if program is None:
             raise InputError(f"the arm {arm!r} needs a program; pass program=ReasoningBank(...)")
         arm = Arm(_checked(program), memory=arm)
@@ -227,16 +236,22 @@ def _as_arm(arm: Any, program: BankProgram | None) -> Arm:
         arm = Arm(arm)
     if not isinstance(arm, Arm):
         raise InputError(
-            f"got {type(arm).__name__} for an arm; expected an Arm, a program, or one of {', '.join(MODES)}"
+            f"got {type(arm).__name__} for an arm; expected an Arm, a program, or the name of a memory such as 'bank'"
         )
     _checked(arm.program)
-    if arm.memory not in MODES:
-        raise InputError(f"unknown memory mode {arm.memory!r}; expected {', '.join(MODES)}")
-    if arm.bank is not None:
-        check_bank(arm.bank)
-        if arm.memory in ("none", "oracle"):
-            raise InputError(f"an arm with the memory mode {arm.memory!r} reads no bank; leave bank out")
-    return replace(arm, backbones=Backbones.of(arm.backbones))
+    if not isinstance(arm.memory, str):
+        raise InputError(
+            f"got {type(arm.memory).__name__} for an arm's memory; expected a name; a system of your own:"
+            " Arm(ReasoningBank(memory=...))"
+        )
+    if arm.signal not in (None, "judge", "outcome"):
+        raise InputError(f"an arm's signal is {arm.signal!r:.40}; expected 'judge' or 'outcome'")
+    made = Arm(arm.program, memory_name(arm.memory), Backbones.of(arm.backbones), arm.bank, arm.signal)
+    if made.bank is not None:
+        check_bank(made.bank)
+        if not made.learns:
+            raise InputError(f"an arm with the memory {made.memory!r} reads no bank; leave bank out")
+    return made
 
 
 def _checked(program: Any) -> BankProgram:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from rb_dspy.backbones.usage import price_of, total_usage
+from rb_dspy.evaluation.fairness import refusal
 from rb_dspy.evaluation.intervals import (
     ENOUGH_ORDERS,
     ENOUGH_TASKS,
@@ -38,8 +39,11 @@ def build_report(
     baseline: str,
     versions: Mapping[str, str],
     date: str = "",
+    unequal_signals: bool = False,
 ) -> Report:
     """The report of all records. The same records, in any order, give the same report.
+
+    Without ``unequal_signals`` there is no verdict on arms that learn from different signals.
 
     Raises:
         InputError: No task has ground truth.
@@ -52,7 +56,12 @@ def build_report(
     tables = {name: _Table(settings, tasks, len(orders), by_arm[name]) for name, settings in arms.items()}
     others = [name for name in arms if name != baseline]
     primary = "bank" if "bank" in others else others[0]
+    made = {name: _arm(table, orders) for name, table in tables.items()}
     comparisons = {name: _compare(tables[baseline], tables[name]) for name in others}
+    if not unequal_signals:
+        for name, each in comparisons.items():
+            if why := refusal(made, baseline, name):
+                comparisons[name] = each.model_copy(update={"verdict": "UNRESOLVED", "refused": why})
     gain = _gain_of_oracle(tables)
     return Report(
         stream=orders[0].name,
@@ -63,7 +72,7 @@ def build_report(
         baseline=baseline,
         primary=primary,
         exploratory=len(tasks) < ENOUGH_TASKS or len(orders) < ENOUGH_ORDERS,
-        arms={name: _arm(table, orders) for name, table in tables.items()},
+        arms=made,
         comparisons=adjust(comparisons, primary),
         headroom=None if gain is None else _headroom(gain),
         gain_of_oracle=gain,
@@ -119,6 +128,11 @@ def _arm(table: _Table, orders: Sequence[TaskStream]) -> ArmReport:
     found = numbers(record.model_dump() for record in records)
     return ArmReport(
         memory=settings.memory,
+        own=settings.own,
+        learns=settings.learns,
+        given=settings.given,
+        signal=settings.signal,
+        repeats_tasks=settings.repeats_tasks,
         models=settings.models,
         runs=len(records),
         repeated=settings.repeats and len(orders) > 1,
@@ -135,7 +149,10 @@ def _arm(table: _Table, orders: Sequence[TaskStream]) -> ArmReport:
         judged=found["judged"],
         judge_agreement=found["judge_agreement"],
         judge_base_rate=found["judge_base_rate"],
-        shown=found["shown"] / len(records) if records and settings.memory != "none" else None,
+        shown=found["shown"] / len(records) if records and (settings.learns or settings.given) else None,
+        tokens_shown=found["tokens_shown"],
+        tokens_beyond=found["tokens_beyond"],
+        calls=sum(record.calls for record in records) / len(records) if records else None,
         learned=found["learned"],
     )
 
@@ -158,12 +175,10 @@ def _curve(table: _Table, orders: Sequence[TaskStream]) -> list[float | None]:
 
 
 def _gain_of_oracle(tables: Mapping[str, _Table]) -> Interval | None:
-    by_memory: dict[str, _Table] = {}
-    for table in tables.values():
-        by_memory.setdefault(table.settings.memory, table)
-    if not {"none", "oracle"} <= by_memory.keys():
-        return None
-    return _compare(by_memory["none"], by_memory["oracle"]).difference
+    still = [table for table in tables.values() if not table.settings.learns]
+    without = next((table for table in still if not table.settings.given), None)
+    given = next((table for table in still if table.settings.given), None)
+    return None if without is None or given is None else _compare(without, given).difference
 
 
 def _headroom(gain: Interval) -> Headroom:
@@ -174,11 +189,13 @@ def _headroom(gain: Interval) -> Headroom:
 
 def _lessons(table: _Table, baseline: _Table) -> list[LessonEffect]:
     titles: dict[str, str] = {}
+    contents: dict[str, str] = {}
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for record in table.records:
         before = baseline.score(record.task, record.order)
         if record.score is None or before is None:
             continue
+        contents |= zip(record.shown, record.recalled_content, strict=False)
         for id, title in zip(record.shown, record.recalled, strict=True):
             titles[id] = title
             pairs[id].append((record.score, before))
@@ -186,6 +203,7 @@ def _lessons(table: _Table, baseline: _Table) -> list[LessonEffect]:
         LessonEffect(
             id=id,
             title=titles[id],
+            content=contents.get(id, ""),
             times=len(each),
             success=fmean(success for success, _ in each),
             baseline=fmean(before for _, before in each),

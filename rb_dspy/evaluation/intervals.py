@@ -79,6 +79,8 @@ class Comparison(pydantic.BaseModel, frozen=True):
     clean: Interval | None = None
     """If something broke: the difference over the pairs without an error; None if none is left."""
     verdict: Conclusion
+    refused: str = ""
+    """Why there is no verdict, whatever the interval; empty if there is one."""
     exploratory: bool
     """Fewer than 100 tasks or 8 orders."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rb_dspy.evaluation.intervals import FEWEST, MIN_ORDERS, MIN_TASKS, Comparison, Interval, detectable
-from rb_dspy.text import counted, printable
+from rb_dspy.text import counted, middle_cut, printable
 
 if TYPE_CHECKING:
     from rb_dspy.evaluation.report import Report
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 MOST_LESSONS = 5
 """Maximum number of lessons that helped, and of lessons that misled."""
 
+CONTENT = 120
+"""Maximum number of characters that are shown of a lesson's content."""
 
 Row = Mapping[str, str | Interval]
 """Column -> cell. An ``Interval`` is a difference; the page draws it as a bar."""
@@ -69,17 +71,21 @@ def verdict_sentence(report: Report) -> str:
         "NULL": f"{arm} differs from {baseline} by less than 5 points: {difference}.",
         "UNRESOLVED": f"whether {arm} solves more than {baseline} is not known: {difference} points.",
     }
+    if comparison.refused:
+        return f"{comparison.verdict}: {comparison.refused}. The difference is {difference} points."
     return f"{comparison.verdict}: {meaning[comparison.verdict]}"
 
 
 def sentences(report: Report) -> list[str]:
-    """What was compared and which gain this can show; where it is from; the gain of oracle lessons, if measured."""
+    """What was compared and which gain this can show; where it is from; the gain of oracle lessons; warnings."""
     comparison = report.comparisons[report.primary]
     design = (
         f"{counted(report.tasks, 'task')} x {counted(report.orders, 'order')}, {counted(len(report.arms), 'arm')},"
         f" seed {report.seed}, tasks {report.digest}."
     )
     design += " Exploratory: fewer than 100 tasks or 8 orders." if report.exploratory else ""
+    own = [f"{name} is the program's own memory, {arm.own}" for name, arm in report.arms.items() if arm.own]
+    design += f" {'; '.join(own)}." if own else ""
     if report.taught_nothing:
         design += f" {report.primary} learned no lesson, so this says nothing about memory."
     if report.too_small:
@@ -94,7 +100,7 @@ def sentences(report: Report) -> list[str]:
     if unknown:
         design += f" {counted(unknown, 'run')} had an unknown outcome; their pairs are left out."
     if report.headroom is None or report.gain_of_oracle is None:
-        return [design, origin(report)]
+        return [design, origin(report), *report.warnings]
     gained = f"right lessons gain {report.gain_of_oracle:+} points over no memory"
     headroom = {
         "yes": f"Headroom: {gained}, so memory can help here.",
@@ -102,12 +108,12 @@ def sentences(report: Report) -> list[str]:
         " stream.",
         "unclear": f"Headroom unclear: {gained}, and 15 are needed: screen more tasks.",
     }
-    return [design, origin(report), headroom[report.headroom]]
+    return [design, origin(report), headroom[report.headroom], *report.warnings]
 
 
 def sections(report: Report) -> Iterator[Section]:
     """The tables, each for 80 columns: arms, cost, differences to the baseline, lessons that were often shown."""
-    arms, costs = list[Row](), list[Row]()
+    arms, memories, costs = list[Row](), list[Row](), list[Row]()
     for name, arm in report.arms.items():
         base = "" if arm.judge_base_rate is None else f" ({_share(arm.judge_base_rate)})"
         arms.append(
@@ -119,6 +125,16 @@ def sections(report: Report) -> Iterator[Section]:
                 "judge right": f"{_share(arm.judge_agreement)}{base}",
                 "errors": _number(arm.errors),
                 "learned": _number(arm.learned),
+            }
+        )
+        memories.append(
+            {
+                "arm": name,
+                "signal": arm.signal or "-",
+                "own task": ("shown" if arm.repeats_tasks else "left out") if arm.learns else "-",
+                "tokens shown": _number(arm.tokens_shown),
+                "beyond": _number(arm.tokens_beyond),
+                "calls": _number(arm.calls, 1),
             }
         )
         costs.append(
@@ -136,6 +152,13 @@ def sections(report: Report) -> Iterator[Section]:
         f"Baseline: {report.baseline}; {f'one order of {repeated} counts for all; ' if repeated else ''}"
         "shown: tasks with a lesson; judge right: by ground truth; in brackets: a judge that always says the same;"
         " errors: tasks that broke twice, which count as failures; learned: lessons, over all orders.",
+    )
+    yield Section(
+        "Memory",
+        memories,
+        "Signal: what an arm learns from; own task: what was learned from the same task. The rest is a task's: tokens"
+        " (estimated) that memory puts into the agent's prompt, those beyond the cap, which is equal for all arms, and"
+        " language model calls of all roles.",
     )
     yield Section("Cost", costs, "Of all roles; prompt tokens from a provider's cache count in full.")
     differences: list[Row] = [
@@ -157,7 +180,7 @@ def sections(report: Report) -> Iterator[Section]:
     misled = [effect for effect in report.lessons if effect.difference < 0][-MOST_LESSONS:]
     lessons: list[Row] = [
         {
-            "lesson": each.title,
+            "lesson": each.title + (f": {middle_cut(' '.join(each.content.split()), CONTENT)}" if each.content else ""),
             "shown": str(each.times),
             "solved": _share(each.success),
             "baseline": _share(each.baseline),
@@ -188,6 +211,8 @@ def _share(value: float | None) -> str:
 
 def _verdict(comparison: Comparison) -> str:
     """The verdict; if it is UNRESOLVED although the interval excludes 0, with the reason."""
+    if comparison.refused:
+        return "UNRESOLVED: unequal signals"
     apart = comparison.difference.low > 0 or comparison.difference.high < 0
     if comparison.verdict != "UNRESOLVED" or not apart:
         return comparison.verdict

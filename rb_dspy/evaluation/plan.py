@@ -15,6 +15,7 @@ from rb_dspy.evaluation.arms import Arm, ArmLike, as_arms, models, oracle_lesson
 from rb_dspy.evaluation.identity import identity
 from rb_dspy.jsonl import digest
 from rb_dspy.matts import BankProgram, MaTTS
+from rb_dspy.memories import Signal
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import MemoryDraft, Task
 from rb_dspy.stream import TaskStream
@@ -34,9 +35,13 @@ class ArmSettings:
     """The settings of an arm that a report needs."""
 
     memory: str
-    learns: bool
-    repeats: bool
     models: dict[str, str]
+    own: str = ""
+    learns: bool = True
+    given: bool = False
+    signal: Signal | None = "judge"
+    repeats_tasks: bool = False
+    repeats: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,7 @@ def versions() -> dict[str, str]:
 
 def describe_sources(plan: Plan, *, lessons: Lessons | None, embedder: Embedder | str | None) -> dict[str, Any]:
     """The rest of the plan as JSON: the oracle lessons, if an arm uses them, and the embedder of the banks."""
-    oracle = any(arm.memory == "oracle" for arm in plan.arms.values())
+    oracle = any(arm.given for arm in plan.arms.values())
     drafts = oracle_lessons(lessons, plan.orders[0]) if oracle else []
     return {
         "lessons": digest([draft.model_dump() for draft in drafts]) if oracle else None,
@@ -142,20 +147,25 @@ def describe_sources(plan: Plan, *, lessons: Lessons | None, embedder: Embedder 
 def settings_of(arm: Arm) -> ArmSettings:
     """The settings of an arm for the report."""
     names = {role: str(lm.model) for role, lm in models(arm).items()}
-    return ArmSettings(memory=arm.memory, learns=arm.learns, repeats=arm.repeats, models=names)
+    about = {name: getattr(arm, name) for name in ("memory", "own", "learns", "given", "repeats_tasks", "repeats")}
+    return ArmSettings(**about, signal=arm.learns_from, models=names)
 
 
 def _describe_arm(arm: Arm) -> dict[str, Any]:
-    program = arm.program
-    steps = ("retrieve", "act", "judge", "distill", "review", "contrast", "select", "refine")
+    program, equipped = arm.program, arm.equipped()
+    steps = ("retrieve", "act", "judge", "distill", "review", "teach", "curate", "contrast", "select", "refine")
+    memory = {name: getattr(equipped, name) for name in ("retrieve", "teach", "curate")}
     return {
         "memory": arm.memory,
+        "systems": [identity(each) for each in arm.systems],
+        "signal": arm.learns_from,
+        "remembers": {name: _step(step) for name, step in memory.items() if step},
         "program": type(program).__name__ if _is_ours(program) else identity(type(program)),
         "environments": identity(program.environments),
         "steps": {name: _step(getattr(program, name)) for name in steps if getattr(program, name, None)},
         "skip_known": program.skip_known,
         "matts": program.config.model_dump(mode="json") if isinstance(program, MaTTS) else None,
-        "prompts": digest(program.dump_state()),
+        "prompts": digest(equipped.dump_state()),
         "models": {
             role: {"model": str(lm.model), **{name: lm.kwargs[name] for name in _SETTINGS if name in lm.kwargs}}
             for role, lm in models(arm).items()
@@ -166,11 +176,11 @@ def _describe_arm(arm: Arm) -> dict[str, Any]:
 
 
 def _step(step: Any) -> Any:
-    """The settings of a step, and the name of its reranker; a step of the user's own is named by its code and state."""
-    if not _is_ours(step) or not hasattr(step, "config"):
+    """The settings of a step, and the name of its reranker; one that may have more is named by its code and state."""
+    if not type(step).__module__.startswith("rb_dspy.steps.") or not hasattr(step, "config"):
         return identity(step)
     reranker = {"reranker": step.reranker and identity(step.reranker)} if hasattr(step, "reranker") else {}
-    return step.config.model_dump(mode="json") | reranker
+    return {"step": type(step).__name__, **step.config.model_dump(mode="json"), **reranker}
 
 
 def _is_ours(value: object) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import pydantic
 
@@ -25,6 +26,7 @@ from rb_dspy.evaluation.report import Report
 from rb_dspy.evaluation.run import evaluate
 from rb_dspy.jsonl import digest
 from rb_dspy.matts import BankProgram
+from rb_dspy.plugins import memory_name
 from rb_dspy.prompts import set_state
 from rb_dspy.redaction import without_secrets
 from rb_dspy.schema import MemoryDraft, Task
@@ -41,11 +43,13 @@ class Job(pydantic.BaseModel, frozen=True):
     name: str
     tasks: tuple[Task, ...]
     arms: tuple[str, ...]
-    """Memory modes."""
+    """Memory systems."""
     models: tuple[str, ...] = ()
     """Instead of ``arms``: models as agents of the program."""
     orders: int
     baseline: str | None = None
+    signal: Literal["judge", "outcome"] = "judge"
+    unequal_signals: bool = False
     settings: dict[str, pydantic.JsonValue]
     """``Settings`` as JSON, without defaults."""
     env: str | None = None
@@ -79,11 +83,12 @@ class Job(pydantic.BaseModel, frozen=True):
         )  # fmt: skip
         with bank as start:
             return evaluate(
-                sides(program, self.arms, self.models, start, chosen.roles),
+                sides(program, self.arms, self.models, start, chosen.roles, self.signal),
                 TaskStream(self.name, self.tasks),
                 orders=self.orders,
                 seed=chosen.run.seed,
                 baseline=self.baseline,
+                unequal_signals=self.unequal_signals,
                 lessons=self.lessons,
                 embedder=embedder,
                 folder=url,
@@ -112,12 +117,14 @@ def sides(
     models: Sequence[str],
     bank: MemoryBank | None,
     roles: Mapping[str, BackboneConfig],
+    signal: Literal["judge", "outcome"] = "judge",
 ) -> dict[str, Arm]:
-    """The arms by name: memory modes, or models as agents of the program; those with memory start from ``bank``."""
+    """The arms by name: memory systems, or models as agents of the program; those with memory start from ``bank``."""
     memories: Any = () if models else arms
-    found = {name: Arm(program, name, bank=None if name in ("none", "oracle") else bank) for name in memories}
+    named = [Arm(program, memory_name(name), signal=signal) for name in memories]
+    found = {arm.memory: replace(arm, bank=bank if arm.learns else None) for arm in named}
     for name, each in agents(models, roles).items() if models else ():
-        found[name] = Arm(program, "bank", Backbones.from_settings(each), bank)
+        found[name] = Arm(program, "bank", Backbones.from_settings(each), bank, signal)
     return found
 
 

@@ -23,6 +23,7 @@ from rb_dspy.evaluation.identity import UNNAMED
 from rb_dspy.evaluation.plan import Cell, Plan
 from rb_dspy.files import make_folder
 from rb_dspy.jsonl import digest
+from rb_dspy.memories import Signal
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import Label, StopReason, Trajectory, Usage
 from rb_dspy.stream import TaskResult
@@ -42,6 +43,8 @@ class TaskRecord(pydantic.BaseModel, frozen=True):
     position: int
     """Position in the order, from 1."""
     task: str
+    instruction: str = ""
+    """The task's, without keys and passwords; empty in evaluations of earlier versions, as are contents of lessons."""
     solved: bool | None = None
     """By ground truth; False if something broke; None if it is unknown."""
     reward: float | None = None
@@ -58,8 +61,18 @@ class TaskRecord(pydantic.BaseModel, frozen=True):
     """Id of each lesson that was shown."""
     recalled: tuple[str, ...] = ()
     """Their titles."""
+    recalled_content: tuple[str, ...] = ()
+    """Their contents."""
+    tokens_shown: int | None = None
+    """Tokens (estimated) of what memory put into the agent's prompt."""
+    tokens_beyond: int | None = None
+    """Tokens (estimated) that a memory system would have shown beyond the cap, which is equal for all."""
     learned: tuple[str, ...] = ()
     """Titles of the lessons that were stored."""
+    learned_content: tuple[str, ...] = ()
+    """Their contents."""
+    signal: Signal | None = None
+    """What the arm learns from."""
     usage: Usage = pydantic.Field(default_factory=dict)
     tokens: int = 0
     """Tokens of all roles."""
@@ -198,7 +211,7 @@ class Records:
     def _run(self, cell: Cell) -> Record:
         name, order = cell
         tasks = [task.id for task in self._plan.orders[order]]
-        about = {"evaluation": self.id, "arm": name, "order": order}
+        about = {"evaluation": self.id, "arm": name, "order": order, "signal": self._plan.arms[name].learns_from}
         id = f"{self.id}.{_id(self._plan, cell)}"
         if self._journal is None:
             return Record({"run_id": id, "tasks": tasks, **about})
@@ -271,7 +284,8 @@ def _records(run: Record) -> dict[str, TaskRecord]:
 
 def _record(head: Mapping[str, Any], row: Mapping[str, Any]) -> TaskRecord:
     try:
-        return TaskRecord.model_validate({**row, "arm": head["arm"], "order": head["order"]})
+        of_cell = {"arm": head["arm"], "order": head["order"], "signal": head.get("signal")}
+        return TaskRecord.model_validate({**row, **of_cell})
     except pydantic.ValidationError:
         raise InputError(f"run {head['run_id']}: has a row that is not a task record; pass another folder") from None
 

@@ -8,8 +8,10 @@ from typing import Any, Literal, Self
 import pydantic
 
 from rb_dspy.errors import InputError, RBError
+from rb_dspy.evaluation.fairness import warnings
 from rb_dspy.evaluation.intervals import FEWEST, MIN_ORDERS, MIN_TASKS, Comparison, Interval
 from rb_dspy.files import atomic_write, make_folder
+from rb_dspy.memories import Signal
 from rb_dspy.text import first_error
 
 Headroom = Literal["yes", "no", "unclear"]
@@ -21,6 +23,16 @@ class ArmReport(pydantic.BaseModel, frozen=True):
     """One arm in numbers. None means unknown."""
 
     memory: str
+    own: str = ""
+    """The memory system that the program itself has, if it is in use."""
+    learns: bool = True
+    """Whether lessons pass from task to task."""
+    given: bool = False
+    """Whether it gets right lessons, which somebody wrote."""
+    signal: Signal | None = None
+    """What it learns from: the judge, the true outcome, or no feedback."""
+    repeats_tasks: bool = False
+    """Whether an agent may be shown what was learned from its own task; False: that is left out."""
     models: dict[str, str]
     """Role -> model."""
     runs: int
@@ -53,6 +65,12 @@ class ArmReport(pydantic.BaseModel, frozen=True):
     """The agreement of a judge that always gives the same verdict, the better of the two."""
     shown: float | None = None
     """Share of tasks that were shown a lesson."""
+    tokens_shown: float | None = None
+    """Tokens (estimated) a task that memory puts into the agent's prompt."""
+    tokens_beyond: float | None = None
+    """Tokens (estimated) a task that did not fit the cap, which is equal for all arms."""
+    calls: float | None = None
+    """Language model calls a task, of all roles."""
     learned: int = 0
     """Lessons that were stored, over all orders."""
 
@@ -66,6 +84,7 @@ class LessonEffect(pydantic.BaseModel, frozen=True):
 
     id: str
     title: str
+    content: str = ""
     times: int
     """Tasks that were shown it, over all orders."""
     success: float
@@ -118,7 +137,7 @@ class Report(pydantic.BaseModel, frozen=True):
     def too_small(self) -> bool:
         """Whether the primary comparison has too few tasks or orders for a verdict."""
         comparison = self.comparisons[self.primary]
-        alone = all(self.arms[name].memory in ("none", "oracle") for name in (self.baseline, self.primary))
+        alone = not any(self.arms[name].learns for name in (self.baseline, self.primary))
         return comparison.tasks < MIN_TASKS or (
             comparison.orders < MIN_ORDERS and not (alone and comparison.orders == 1)
         )
@@ -127,7 +146,13 @@ class Report(pydantic.BaseModel, frozen=True):
     def taught_nothing(self) -> bool:
         """Whether no lesson was shown or learned in the primary arm, so that nothing is said about memory."""
         arm = self.arms[self.primary]
-        return arm.memory not in ("none", "oracle") and not arm.learned and not arm.shown
+        return arm.learns and not arm.learned and not arm.shown
+
+    @property
+    def warnings(self) -> list[str]:
+        """What makes arms unequal besides their memory, and arms that say nothing about memory."""
+        refused = {name: each.refused for name, each in self.comparisons.items() if name != self.primary}
+        return [*warnings(self.arms), *(f"{name}: {why}." for name, why in refused.items() if why)]
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each arm: ``pandas.DataFrame(report.rows())``."""
@@ -183,7 +208,9 @@ class Report(pydantic.BaseModel, frozen=True):
         note = ", exploratory" if self.exploratory else ""
         note += f"; a verdict needs {FEWEST}" if self.too_small else ""
         note += f"; {self.primary} learned no lesson, so this says nothing about memory" if self.taught_nothing else ""
-        return f"{self.verdict}: {self.baseline} -> {self.primary}: {self.comparisons[self.primary]}{note}"
+        comparison = self.comparisons[self.primary]
+        note += f"; {comparison.refused}" if comparison.refused else ""
+        return f"{self.verdict}: {self.baseline} -> {self.primary}: {comparison}{note}"
 
     def __repr__(self) -> str:
         return f"Report({self.stream!r}, {self.tasks} tasks x {self.orders} orders, {self})"

@@ -53,6 +53,7 @@ def evaluate(
     on_progress: Callable[[Progress], object] | None = None,
     on_result: Callable[[str, TaskResult], object] | None = None,
     stop_after: int = 3,
+    unequal_signals: bool = False,
 ) -> Report:
     """Run every arm over the same tasks in the same orders, and compare them with the baseline, paired.
 
@@ -61,19 +62,21 @@ def evaluate(
     An arm without memory whose agent samples at temperature 0 is run in one order, which counts for all.
 
     Args:
-        arms: At least two: names of memory modes, programs, ``(program, backbones)``, or ``Arm``; a dict names them.
+        arms: At least two: names of memory systems, programs, ``(program, backbones)``, or ``Arm``; a dict names them.
         stream: The tasks.
-        program: The program of arms that are only the name of a mode.
+        program: The program of arms that are only the name of a memory system.
         orders: Number of task orders: the original one, then permuted by ``seed`` + 1, ``seed`` + 2, ...
         jobs: Cells (an arm in an order) that run in parallel, in threads.
-        seed: Seed of the orders and of the mode ``shuffled``.
+        seed: Seed of the orders, and of memory systems that draw at random.
         baseline: The arm to compare the others with; default: "none" if there is one, else the first arm.
-        lessons: For the arm "oracle": drafts, or a JSON Lines file; default: those of the environment's family.
+        lessons: For arms that get right lessons, as "oracle" does: drafts, or a JSON Lines file; default: those of the
+            environment's family.
         embedder: Embedder of the banks of arms without a bank.
         folder: Stores records, banks and the report; an interrupted evaluation continues from there.
         on_progress: Called after every task, from the thread that ran it, one call at a time.
         on_result: Called in the same way with the name of the arm and the result of the task.
         stop_after: Stop after this many tasks in a row that ended with an error.
+        unequal_signals: Give a verdict also on two arms of which one learns from the judge, the other from the truth.
 
     Returns:
         The report, which is also in ``folder``. The same records give the same report.
@@ -95,6 +98,7 @@ def evaluate(
         cells.run(jobs)
         settings = {name: settings_of(arm) for name, arm in plan.arms.items()}
         about: dict[str, Any] = {"seed": seed, "baseline": plan.baseline, "date": cells.records.date}
+        about["unequal_signals"] = unequal_signals
         report = build_report(plan.orders, settings, cells.records.all(), versions=versions(), **about)
         if folder is not None and not cells.records.shared:
             report.save(folder)
@@ -129,7 +133,7 @@ def _open(
     stated = describe(plan) | describe_sources(plan, lessons=lessons, embedder=embedder)
     with ExitStack() as stack:
         oracle = None
-        if any(arm.memory == "oracle" for arm in plan.arms.values()):
+        if any(arm.given for arm in plan.arms.values()):
             oracle = stack.enter_context(oracle_bank(lessons, plan.orders[0], embedder))
         records = stack.enter_context(closing(Records(folder, plan, stated)))
         yield _Cells(plan, records, Counter(plan.total, records, on_progress, on_result), oracle, embedder, stop_after)
@@ -204,7 +208,7 @@ class _Cells:
                 return
             if self.records.shared:
                 self.records.read(cell)
-            if arm.memory == "oracle" and self.oracle is not None:
+            if arm.given and self.oracle is not None:
                 bank = self.oracle
             elif not arm.learns:
                 bank = stack.enter_context(MemoryBank.open(None, scope="none", embedder=self.embedder))

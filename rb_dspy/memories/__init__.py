@@ -15,4 +15,6 @@ from rb_dspy.memories.system import (
     MemorySystem as MemorySystem,
     Recall as Recall,
     Signal as Signal,
+    system_of as system_of,
+    unjudged as unjudged,
 )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+from rb_dspy import plugins
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import DistillConfig, RetrieveConfig
+from rb_dspy.errors import ConfigError
 from rb_dspy.schema import Mark, MemoryDraft, MemoryItem, Task, Trajectory, Uses, Verdict
 from rb_dspy.steps import Distilled, Memory
 
@@ -38,6 +40,10 @@ class Curated:
     """Id of an item -> why it is retired. It stays in the history and can be undeleted."""
     marks: Mapping[str, Mark] = field(default_factory=dict)
     """Id of an item -> whether it helped in this task."""
+    attempts: tuple[Attempt, ...] = ()
+    """The rollouts of the task, with their verdicts and what their agents were shown."""
+    note: str = ""
+    """What the experience says of it, such as what was refused."""
 
 
 class Recall(Protocol):
@@ -89,14 +95,20 @@ class MemorySystem:
     """The paper or the repository."""
     calls: str = "1"
     """Calls of a language model a task, without the agent's and the judge's."""
+    name: str = ""
+    """Its entry point; ``system_of`` fills it in."""
     retrieve: Recall | None = None
     teach: Distiller | None = None
     curate: Sequence[Curator] = ()
     """In this order; none: what is learned is only appended."""
     signal: Signal = "judge"
     """The authors' feedback. ``none``: no judge is called; else a run decides whether a judge or the truth is used."""
+    truth: bool = False
+    """A control that always learns from the true outcome."""
     learns: bool = True
     """Whether anything is stored."""
+    given: bool = False
+    """A control that reads the right lessons, which somebody wrote, instead of what was learned."""
     repeats_tasks: bool = False
     """Whether an agent may be shown what was learned from its own task."""
 
@@ -107,7 +119,7 @@ class Base:
 
     retrieve: Any
     """Its own step."""
-    distill: DistillConfig = DistillConfig()
+    distill: DistillConfig = field(default_factory=DistillConfig)
     """Settings of calls that learn."""
     seed: int = 0
     """For systems that draw at random."""
@@ -123,3 +135,24 @@ class MemoryFactory(Protocol):
     """Makes a memory system: the entry point in the group ``rb_dspy.memories``."""
 
     def __call__(self, base: Base) -> MemorySystem: ...
+
+
+def system_of(memory: str | MemorySystem, base: Base) -> MemorySystem:
+    """The memory system of this name, made for a program; ``bank+supersede`` is ``bank`` with a further curator.
+
+    Raises:
+        ConfigError: ``memory`` is neither a name nor a system.
+        InputError: No installed system, or curator, has this name.
+    """
+    if isinstance(memory, str):
+        name, *more = memory.split("+")
+        system = plugins.memory(name, base)
+        memory = replace(system, name=plugins.memory_name(memory), curate=[*system.curate, *map(plugins.curator, more)])
+    if not isinstance(memory, MemorySystem):
+        raise ConfigError(f"got {type(memory).__name__} for memory; expected a name, or a MemorySystem")
+    return memory
+
+
+def unjudged(task: Task, trajectory: Trajectory) -> Verdict:  # noqa: ARG001
+    """The judge of a system that learns without feedback."""
+    return Verdict(label="unknown", reasons="not judged: this memory learns without feedback")

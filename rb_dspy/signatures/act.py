@@ -33,3 +33,19 @@ class Act(dspy.Signature):
     )
     thought: str = dspy.OutputField(desc="reasoning about this turn")
     action: str = dspy.OutputField(desc="exactly one action, or the final answer if the rules ask for an answer")
+
+
+class ActDiscussing(Act):
+    """Do the task with one action a turn, and weigh the lessons from earlier tasks at every turn.
+
+    The lessons stand at the end of these instructions, if there are any. Begin each thought with them, in every turn
+    again: take them one by one, name each, and say in a sentence whether it applies to what you see now and what follows
+    from it. Set aside those that do not fit; they are advice, not orders.
+
+    Then work towards the action in small written steps: compute, compare, check each condition, and state no result
+    before you have derived it. In the action, give the one thing that the rules for actions ask for, and nothing around
+    it: no equation, no label, no explanation.
+
+    If an action did not have the effect that you wanted, try another one. Finish only when the task is done or cannot
+    be done.
+    """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dspy
 
-from rb_dspy.signatures.draft import MemoryDraft, Note
+from rb_dspy.signatures.draft import Note, Strategy
 
 
 class Contrast(dspy.Signature):
@@ -35,12 +35,12 @@ class GeneralizeContrast(dspy.Signature):
     transcripts how far each attempt came, and do not trust the tone in which it speaks of itself.
 
     Then write one to five memory items. Each must teach a strategy or a precaution that carries over to tasks of the
-    same kind: the title names it, the description says when to use it and when not to, the content says what to do and
-    why in one to three sentences. Items must not overlap. Do not retell the attempts, and use no name, number,
+    same kind: the title names it, the description sums it up in one plain sentence, the content says what to do
+    and why in one to five sentences. Items must not overlap. Do not retell the attempts, and use no name, number,
     quotation or object that belongs to this one task only.
     """
 
     task: str = dspy.InputField(desc="what was to be done in every attempt")
     attempts: str = dspy.InputField(desc="the numbered transcripts; long ones are cut in the middle")
     analysis: str = dspy.OutputField(desc="where the attempts part and what it led to, in a few sentences")
-    memory_items: list[MemoryDraft] = dspy.OutputField(desc="one to five, without overlap", min_length=1, max_length=5)
+    memory_items: list[Strategy] = dspy.OutputField(desc="one to five, without overlap", min_length=1, max_length=5)

@@ -62,6 +62,17 @@ class MemoryDraft(pydantic.BaseModel):
         return {name: _text(given.get(name)) for name in cls.model_fields}
 
 
+class Strategy(MemoryDraft):
+    """A strategy for other tasks."""
+
+    description: Annotated[str, _cut_at(600)] = pydantic.Field(
+        description="the item in one plain sentence", json_schema_extra=_bounds(240)
+    )
+    content: Annotated[str, _cut_at(2000)] = pydantic.Field(
+        description="what to do and why", json_schema_extra=_bounds(480)
+    )
+
+
 def _without_description(schema: dict[str, Any]) -> None:
     _without_titles(schema)
     del schema["properties"]["description"]

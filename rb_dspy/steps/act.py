@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import dspy
@@ -17,8 +18,10 @@ from rb_dspy.content import observation_text
 from rb_dspy.errors import ContextOverflow, InfrastructureError, UnparseableOutput
 from rb_dspy.protocols import Environment, EnvironmentFactory
 from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage
+from rb_dspy.steps.context import Window
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.transcript import escape_fields, escape_markers
+from rb_dspy.steps.working import ContextEdit, Moment
 from rb_dspy.text import cut, normalize, summary_line
 
 _log = logging.getLogger("rb_dspy")
@@ -30,7 +33,7 @@ class Act(dspy.Module):
     def __init__(self, config: ActConfig | None = None) -> None:
         super().__init__()
         self.config = config or ActConfig()
-        self.predict = dspy.Predict(signatures.Act)
+        self.predict = dspy.Predict(signatures.ActDiscussing if self.config.discuss else signatures.Act)
 
     def forward(
         self, task: Task, memory: Memory, environments: EnvironmentFactory, rollout: int = 0, temperature: float = 0.0
@@ -39,7 +42,7 @@ class Act(dspy.Module):
 
         Args:
             task: The environment gets the whole task, the agent only the instruction.
-            memory: The lessons, shown once at the start.
+            memory: The lessons, shown where ``memory.position`` says; ``memory.working`` is called before each action.
             environments: Makes the environment.
             rollout: Number of the rollout, from 0; distinguishes samples of one prompt.
             temperature: Used if neither ``ActConfig`` nor the language model sets one.
@@ -74,9 +77,8 @@ def open_environment(environments: EnvironmentFactory, task: Task, rollout: int)
 class Episode:
     """A running rollout, which ``Refine`` can continue after its end. It begins with the reset of the environment.
 
-    The prompt only grows at its end: task and lessons are in the first turn, and ``dspy.History`` repeats earlier
-    turns byte for byte, so the server's prefix cache stays valid from the second step on. Markers in texts of the task
-    and the environment are escaped, and long observations are cut, in prompts only: steps are stored whole.
+    Markers in texts of the task and the environment are escaped, long observations are cut, and working memory makes
+    its changes, in prompts only (see ``Window``): steps are stored whole.
     """
 
     def __init__(
@@ -89,18 +91,18 @@ class Episode:
         temperature: float = 0.0,
     ) -> None:
         self._act, self._task, self._environment, self._rollout = act, task, environment, rollout
+        if act.config.discuss and memory.position == "first_turn":
+            memory = replace(memory, position="system")
+        self._working = memory.working
         self._temperature = temperature if act.config.temperature is None else act.config.temperature
         self._steps: list[Step] = []
-        self._history: list[dict[str, Any]] = []
         self._stop: StopReason = "max_steps"
         self._first_observation = _text(guarded("the environment's reset", lambda: environment.reset(task)), "reset")
         rules = _text(guarded("the environment's action_rules", lambda: environment.action_rules), "rules")
-        self._turn: dict[str, Any] = {
-            "task": escape_markers(task.instruction),
-            "memory": memory.block,
-            "action_rules": escape_markers(rules),
-            **self._shown(self._first_observation),
-        }
+        first = {"task": escape_markers(task.instruction), "action_rules": escape_markers(rules)}
+        turns = memory.turns if memory.position == "messages" else ()
+        examples = [{"observation": self._observation(normalize(seen)), **_said("", action)} for seen, action in turns]
+        self._window = Window(memory, first, self._shown(self._first_observation), examples)
 
     def play(self) -> None:
         """Take turns until the episode ends, the step limit is reached, or an answer cannot be used."""
@@ -108,15 +110,8 @@ class Episode:
         self._stop = "max_steps"
         for _ in range(self._act.config.max_steps):
             try:
-                said = call(
-                    self._act.predict,
-                    "agent",
-                    temperature=self._temperature,
-                    max_tokens=self._act.config.max_tokens,
-                    rollout=self._rollout,
-                    **self._turn,
-                    history=dspy.History(messages=list(self._history)),
-                )
+                self._edit()
+                said = self._ask()
                 action = str(value(said, "action", "agent"))
             except (ContextOverflow, UnparseableOutput) as exc:
                 if not self._steps and isinstance(exc, ContextOverflow):
@@ -138,9 +133,10 @@ class Episode:
         observation = guarded("the environment's reopen", reopen)
         if observation is None:
             return False
-        earlier = self._turn.get("observation", "")
+        earlier = self._window.turn
         turn = self._shown("\n\n".join(filter(None, [_text(observation, "reopen"), notes])))
-        self._turn = {**self._turn, **turn, "observation": "\n\n".join(filter(None, [earlier, turn["observation"]]))}
+        both = "\n\n".join(filter(None, [earlier["observation"], turn["observation"]]))
+        self._window.turn = {**earlier, **turn, "observation": both}
         return True
 
     def trajectory(self, usage: Usage, checks: Sequence[Check] = ()) -> Trajectory:
@@ -156,6 +152,32 @@ class Episode:
             usage=usage,
         )
 
+    def _edit(self) -> None:
+        """Let working memory change the prompt."""
+        if (working := self._working) is None:
+            return
+        seen = self._steps[-1].observation if self._steps else self._first_observation
+        moment = Moment(self._task.without_ground_truth(), tuple(self._steps), seen)
+        edits = guarded("the working memory", lambda: list(working(moment, self._window.context())))
+        if not all(isinstance(each, ContextEdit) for each in edits):
+            raise InfrastructureError(f"the working memory returned {edits!r:.200}; expected ContextEdit objects")
+        self._window.edit(edits)
+
+    def _ask(self) -> dspy.Prediction:
+        while True:
+            try:
+                return call(
+                    self._act.predict,
+                    "agent",
+                    temperature=self._temperature,
+                    max_tokens=self._act.config.max_tokens,
+                    rollout=self._rollout,
+                    **self._window.inputs(self._act.predict),
+                )
+            except ContextOverflow:
+                if not self._window.shorten():
+                    raise
+
     def _step(self, thought: str, shown_action: str) -> bool:
         action = self._actions.get(shown_action.strip(), shown_action)
         result = guarded("the environment's step", lambda: self._environment.step(action))
@@ -167,9 +189,8 @@ class Episode:
         observation, done = _text(result[0], "step"), str(result[1]) in ("True", "1")
         step = Step(thought=thought, action=action, observation=observation)
         self._steps.append(step)
-        shown = {"thought": escape_fields(step.thought), "action": escape_fields(normalize(shown_action))}
-        self._history.append({**self._turn, **shown})
-        self._turn = {"observation": self._observation(observation)} if done else self._shown(observation)
+        turn = {"observation": self._observation(observation)} if done else self._shown(observation)
+        self._window.add(_said(step.thought, shown_action), turn)
         return done
 
     def _shown(self, observation: str) -> dict[str, Any]:
@@ -193,6 +214,10 @@ class Episode:
 
     def _observation(self, observation: str) -> str:
         return escape_markers(cut(observation, self._act.config.observation_tokens))
+
+
+def _said(thought: str, action: str) -> dict[str, str]:
+    return {"thought": escape_fields(thought), "action": escape_fields(normalize(action))}
 
 
 def _answer(answer: object) -> str | None:

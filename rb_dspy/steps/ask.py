@@ -9,7 +9,7 @@ from typing import Any
 import dspy
 
 from rb_dspy.backbones import call
-from rb_dspy.config import ContrastConfig, DistillConfig, JudgeConfig, RefineConfig, SelectConfig
+from rb_dspy.config import CallConfig
 from rb_dspy.errors import ContextOverflow
 
 _SMALLEST = 100
@@ -19,7 +19,7 @@ _SMALLEST = 100
 def ask(
     predict: Any,
     role: str,
-    config: JudgeConfig | DistillConfig | ContrastConfig | SelectConfig | RefineConfig,
+    config: CallConfig,
     inputs: Callable[[int], dict[str, Any]],
     *,
     rollouts: int = 1,

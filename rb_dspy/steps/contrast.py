@@ -41,9 +41,10 @@ class Contrast(dspy.Module):
         if self.config.labels and (verdicts is None or len(verdicts) != len(trajectories)):
             raise InputError(f"contrast with labels needs {len(trajectories)} verdicts, got {len(verdicts or ())}")
         labels = verdicts if self.config.labels else None
+        observed = self.config.observations or self.config.prompts == "facts"
 
         def inputs(max_tokens: int) -> dict[str, str]:
-            attempts = number_attempts(trajectories, max_tokens, labels)
+            attempts = number_attempts(trajectories, max_tokens, labels, observations=observed)
             return {"task": escape_markers(task.instruction), "attempts": attempts}
 
         said = ask(self.predict, "contraster", self.config, inputs, rollouts=len(trajectories))

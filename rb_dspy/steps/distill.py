@@ -40,6 +40,13 @@ class Distilled:
 UNKNOWN = Distilled(note="not distilled: the verdict is unknown")
 
 
+_PROMPTS = {
+    "facts": ("DistillSuccess", "DistillFailure"),
+    "general": ("GeneralizeSuccess", "GeneralizeFailure"),
+    "procedures": ("ProcedureSuccess", "ProcedureFailure"),
+}
+
+
 class Distill(dspy.Module):
     """Lessons from one rollout: what stays true, why it worked, or how to prevent the failure (paper, section 3.2).
 
@@ -51,9 +58,9 @@ class Distill(dspy.Module):
     def __init__(self, config: DistillConfig | None = None) -> None:
         super().__init__()
         self.config = config or DistillConfig()
-        general = self.config.prompts == "general"
-        self.success = dspy.Predict(signatures.GeneralizeSuccess if general else signatures.DistillSuccess)
-        self.failure = dspy.Predict(signatures.GeneralizeFailure if general else signatures.DistillFailure)
+        success, failure = _PROMPTS[self.config.prompts]
+        self.success = dspy.Predict(getattr(signatures, success))
+        self.failure = dspy.Predict(getattr(signatures, failure))
 
     def forward(self, task: Task, trajectory: Trajectory, verdict: Verdict, rollout: int = 0) -> Distilled:
         """Return at most ``max_items`` drafts.
@@ -65,23 +72,28 @@ class Distill(dspy.Module):
         if verdict.label == "unknown" and not self.config.distill_unknown:
             return UNKNOWN
         predict = self.success if verdict.label == "success" else self.failure
-        general = self.config.prompts == "general"
+        reasons = {"judge_reasons": escape_markers(verdict.reasons) or "(none)"}
 
         def inputs(max_tokens: int) -> dict[str, str]:
             return {
                 "task": escape_markers(task.instruction),
                 "trajectory": self._trajectory(trajectory, verdict, max_tokens),
                 **said_fields(trajectory, max_tokens),
-                **({"judge_reasons": escape_markers(verdict.reasons) or "(none)"} if general else {}),
+                **({} if self._states is None else {"environment_said": "(not shown)"}),
+                **(reasons if self.config.prompts == "procedures" else {}),
             }
 
         said = ask(predict, "distiller", self.config, inputs, rollout=rollout)
         drafts = read_drafts(said, predict, "distiller", self.config.max_items)
         return worded(drafts, self.config, task, trajectory, verdict)
 
+    @property
+    def _states(self) -> int | None:
+        return 0 if self.config.prompts != "facts" and not self.config.observations else None
+
     def _trajectory(self, trajectory: Trajectory, verdict: Verdict, max_tokens: int) -> str:
-        if self.config.prompts == "general":
-            return transcript(trajectory, max_tokens)
+        if self.config.prompts != "facts":
+            return transcript(trajectory, max_tokens, states=self._states)
         if len(trajectory.steps) == 1 and verdict.label != "success":
             return "(one action, which failed)"  # small models copy a wrong answer into the lesson
         return transcript(trajectory, max_tokens, thoughts=False)
@@ -98,7 +110,7 @@ def said_fields(trajectory: Trajectory, max_tokens: int) -> dict[str, str]:
 
 def worded(drafts: Distilled, config: DistillConfig, task: Task, trajectory: Trajectory, verdict: Verdict) -> Distilled:
     """Return ``drafts`` in the environment's own words, if ``config`` asks for them."""
-    if config.prompts == "general" or not config.own_words:
+    if config.prompts != "facts" or not config.own_words:
         return drafts
     right = verdict.label == "success"
     answer = trajectory.answer if right else None

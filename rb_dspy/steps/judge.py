@@ -23,7 +23,7 @@ class Judge(dspy.Module):
     def __init__(self, config: JudgeConfig | None = None) -> None:
         super().__init__()
         self.config = config or JudgeConfig()
-        self.predict = dspy.Predict(signatures.Judge)
+        self.predict = dspy.Predict(signatures.Judge if self.config.strict else signatures.PlainJudge)
 
     def forward(self, task: Task, trajectory: Trajectory) -> Verdict:
         """Return a verdict on ``trajectory``.
@@ -32,7 +32,8 @@ class Judge(dspy.Module):
             UnparseableOutput: The answer has no label. This never counts as a failure.
             InfrastructureError: The call failed, or even a short transcript does not fit the context window.
         """
-        said = ask(self.predict, "judge", self.config, partial(rollout_fields, task, trajectory))
+        shown = partial(rollout_fields, task, trajectory, thoughts=self.config.thoughts, states=self.config.states)
+        said = ask(self.predict, "judge", self.config, shown)
         return read_verdict(said, "judge")
 
 

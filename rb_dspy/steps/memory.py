@@ -26,14 +26,23 @@ class Memory:
     position: Position = "first_turn"
     """Where our own agent reads the block; an agent of yours gets the text."""
     turns: tuple[tuple[str, str], ...] = ()
-    """With the position ``messages``: observation and action of earlier turns, which stand before the task."""
+    """With the position ``messages``: observation and action of earlier turns, which stand before the task; the last
+    ones are left out if a prompt does not fit. ``block`` has their text, too, for an agent of yours."""
     working: WorkingMemory | None = field(default=None, compare=False)
-    """Changes what the agent reads during the task."""
+    """Changes what our own agent reads during the task."""
+    parts: tuple[str, ...] = ()
+    """The part of ``block`` with each of ``items``, so that ``working`` can drop it; empty: it cannot."""
     beyond: int = 0
     """Tokens (estimated) that did not fit."""
 
     def __bool__(self) -> bool:
         return bool(self.items)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens (estimated) that are shown: of the block, or of the turns."""
+        told = sum(estimate_tokens(part) for turn in self.turns for part in turn)
+        return max(told, estimate_tokens(self.block) if self.block != NO_MEMORY else 0)
 
     def __repr__(self) -> str:
         titles = ", ".join(brief.repr(item.title) for item in self.items[:3])
@@ -66,5 +75,5 @@ def render(items: Iterable[MemoryItem], retrieved: Sequence[Retrieved] = (), max
             used += tokens
             quoted[item.id] = text
     shown = [item for item in every if item.id in quoted]
-    lines = [f"> {number}. {quoted[item.id]}" for number, item in enumerate(shown, 1)]
-    return Memory(tuple(retrieved), tuple(shown), "\n".join(lines) or NO_MEMORY)
+    lines = tuple(f"> {number}. {quoted[item.id]}" for number, item in enumerate(shown, 1))
+    return Memory(tuple(retrieved), tuple(shown), "\n".join(lines) or NO_MEMORY, parts=lines)

@@ -10,7 +10,7 @@ import dspy
 from rb_dspy import signatures
 from rb_dspy.backbones import metered, value
 from rb_dspy.config import RefineConfig
-from rb_dspy.errors import RBError, UnparseableOutput
+from rb_dspy.errors import BudgetSpent, RBError, UnparseableOutput
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Check, Task, Trajectory
 from rb_dspy.steps.act import Act, Episode, open_environment
@@ -48,6 +48,7 @@ class Refine(dspy.Module):
 
         Raises:
             InfrastructureError: The first attempt failed.
+            BudgetSpent: A limit was reached before the last pass.
         """
         with open_environment(environments, task, 0) as environment, metered() as ledger:
             episode = Episode(act, task, memory, environment)
@@ -66,6 +67,8 @@ class Refine(dspy.Module):
                         trajectory = episode.trajectory(ledger.usage(), checks)
                     elif self.config.until_confirmed:
                         break
+            except BudgetSpent:  # as after Ctrl-C: with fewer passes than other tasks it would not be comparable
+                raise
             except RBError as exc:
                 error = summary_line(exc)
             return Refined(trajectory, len(checks) + 1, error)

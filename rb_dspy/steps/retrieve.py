@@ -31,8 +31,9 @@ class Retrieve(dspy.Module):
         config = self.config
         k = max(config.k, config.candidates) if self.reranker is not None and config.k else config.k
         floor = getattr(bank.embedder, "min_score", None) if config.mode == "dense" else None
+        query = config.query_prefix + (task.key or task.instruction)
         retrieved = bank.retrieve(
-            (task.key or task.instruction) if own_lessons else task,
+            query if own_lessons else task.model_copy(update={"key": query}),
             k,
             unit=config.unit,
             min_score=floor if config.min_score is None else config.min_score,

@@ -35,8 +35,10 @@ def escape_markers(text: str) -> str:
     return _MARKER.sub(r"\\", escape_fields(text))
 
 
-def transcript(trajectory: Trajectory, max_tokens: int, *, thoughts: bool = True) -> str:
+def transcript(trajectory: Trajectory, max_tokens: int, *, thoughts: bool = True, states: int | None = None) -> str:
     """Return the steps of ``trajectory`` in about ``max_tokens`` estimated tokens, with or without thoughts.
+
+    ``states``: only this many observations, the last ones; None: all.
 
     If it does not fit, long texts are cut in their middle; if that is not enough, steps in the middle are left out,
     because the start shows the plan and the end shows the result. Every cut is marked. Deterministic.
@@ -45,6 +47,8 @@ def transcript(trajectory: Trajectory, max_tokens: int, *, thoughts: bool = True
         trajectory = trajectory.model_copy(
             update={"steps": tuple(step.model_copy(update={"thought": ""}) for step in trajectory.steps)}
         )
+    if states is not None:
+        trajectory = _last_states(trajectory, states)
     blocks = list(_blocks(trajectory, None))
     if estimate_tokens("\n".join(blocks)) <= max_tokens:
         return "\n".join(blocks)
@@ -91,23 +95,30 @@ def observations(trajectory: Trajectory) -> list[str]:
     return [each for each in every if each] if trajectory.steps else [trajectory.first_observation]
 
 
-def rollout_fields(task: Task, trajectory: Trajectory, max_tokens: int) -> dict[str, str]:
+def rollout_fields(
+    task: Task, trajectory: Trajectory, max_tokens: int, *, thoughts: bool = True, states: int | None = None
+) -> dict[str, str]:
     """Return the input fields for judging or checking one rollout."""
     return {
         "task": escape_markers(task.instruction),
-        "trajectory": transcript(trajectory, max_tokens),
+        "trajectory": transcript(trajectory, max_tokens, thoughts=thoughts, states=states),
         "final_state": final_state(trajectory, max_tokens),
     }
 
 
 def number_attempts(
-    trajectories: Sequence[Trajectory], max_tokens: int, verdicts: Sequence[Verdict] | None = None
+    trajectories: Sequence[Trajectory],
+    max_tokens: int,
+    verdicts: Sequence[Verdict] | None = None,
+    *,
+    observations: bool = True,
 ) -> str:
     """Return the transcripts of several rollouts, numbered from 1, in about ``max_tokens`` together.
 
     Each gets an equal share; tokens that a short one does not use go to the longer ones. ``verdicts`` are optional.
     """
-    sizes = [estimate_tokens(transcript(each, max_tokens)) for each in trajectories]
+    states = None if observations else 0
+    sizes = [estimate_tokens(transcript(each, max_tokens, states=states)) for each in trajectories]
     shares, left = [0] * len(sizes), max_tokens
     for place, number in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
         shares[number] = min(sizes[number], left // (len(sizes) - place))
@@ -115,9 +126,21 @@ def number_attempts(
     attempts = []
     for number, (trajectory, share) in enumerate(zip(trajectories, shares, strict=True)):
         label = f" (judged: {verdicts[number].label})" if verdicts else ""
-        state = final_state(trajectory, max(20, share // 4))
-        attempts.append(f"=== attempt {number + 1}{label} ===\n{transcript(trajectory, max(share, 20))}\n{state}")
+        shown = [transcript(trajectory, max(share, 20), states=states)]
+        shown += [final_state(trajectory, max(20, share // 4))] if observations else []
+        attempts.append("\n".join([f"=== attempt {number + 1}{label} ===", *shown]))
     return "\n\n".join(attempts)
+
+
+def _last_states(trajectory: Trajectory, states: int) -> Trajectory:
+    """``trajectory`` without its earlier observations."""
+    first = len(trajectory.steps) + 1 - states  # number of the first observation that is shown; that before step 1 is 0
+    steps = (
+        step if number >= first else step.model_copy(update={"observation": ""})
+        for number, step in enumerate(trajectory.steps, 1)
+    )
+    start = trajectory.first_observation if first <= 0 else "(not shown)"
+    return trajectory.model_copy(update={"first_observation": start, "steps": tuple(steps)})
 
 
 def _shown(text: str, limit: int | None) -> str:
@@ -130,11 +153,12 @@ def _blocks(trajectory: Trajectory, limit: int | None) -> Iterator[str]:
     checks = list(trajectory.checks)
     yield from (_check(check, limit) for check in checks if check.after == 0)
     for number, step in enumerate(trajectory.steps, 1):
-        yield _step(number, step, limit)
+        yield step_text(number, step, limit)
         yield from (_check(check, limit) for check in checks if check.after == number)
 
 
-def _step(number: int, step: Step, limit: int | None) -> str:
+def step_text(number: int, step: Step, limit: int | None = None) -> str:
+    """One step as transcripts show it, every text in at most about ``limit`` tokens."""
     lines = [f"thought: {_shown(step.thought, limit)}"] if step.thought else []
     lines.append(f"action: {_shown(step.action, None if limit is None else 4 * limit)}")
     if step.observation:

@@ -26,19 +26,27 @@ class Moment:
 class Context:
     """What the agent's next prompt holds."""
 
-    lessons: tuple[str, ...] = ()
-    """Ids of the lessons in it."""
+    lessons: Mapping[str, str] = field(default_factory=dict)
+    """Id -> text of the lessons in it; without those that cannot be dropped, because they stand as earlier turns or
+    their text is not known (``Memory.parts``)."""
     steps: tuple[int, ...] = ()
-    """Numbers of the steps whose texts are in it."""
+    """Numbers, from 1, of the steps whose texts are in it."""
     archive: Mapping[str, str] = field(default_factory=dict)
     """Name -> summary of what was archived."""
+    state: str = ""
+    """What the last ``rewrite`` put in the place of earlier steps."""
     tokens: int = 0
-    """Its length (estimated)."""
+    """Its length without the instructions (estimated)."""
+    problems: tuple[str, ...] = ()
+    """What could not be done of the edits before the last action, and why."""
 
 
 @dataclass(frozen=True)
 class ContextEdit:
     """A change of the next prompts. The rollout that is judged and stored never changes.
+
+    The task, the first observation, and what the agent sees now always stay. A step is its thought, its action, and the
+    observation after it. What an edit names and the context does not have is ignored, and ``Context.problems`` says so.
 
     ========= ==================================================================================
     kind      effect

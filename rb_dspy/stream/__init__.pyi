@@ -2,6 +2,7 @@
 
 from .journal import Journal as Journal, Record as Record
 from .program import StreamProgram as StreamProgram, stream_example as stream_example
+from .progress import Progress as Progress
 from .report import RunReport as RunReport, Summary as Summary, TaskResult as TaskResult
 from .run import Program as Program, run_stream as run_stream
 from .scaling import PassAt as PassAt, Passes as Passes, Scaling as Scaling

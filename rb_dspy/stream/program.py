@@ -9,6 +9,7 @@ import dspy
 from rb_dspy.bank import MemoryBank
 from rb_dspy.errors import InputError
 from rb_dspy.matts import BankProgram
+from rb_dspy.pace import silent
 from rb_dspy.program import check_bank
 from rb_dspy.protocols import Embedder
 from rb_dspy.stream.run import run_stream
@@ -61,7 +62,7 @@ class StreamProgram(dspy.Module):
         if not isinstance(stream, TaskStream) or not len(stream):
             raise InputError(f"got {stream!r:.80} for stream; expected a TaskStream with at least one task")
         with self._fork() as fork:
-            report = run_stream(self.program, stream, fork, run_id=RUN_ID, stop_after=None)
+            report = run_stream(self.program, stream, fork, run_id=RUN_ID, on_progress=silent, stop_after=None)
         if len(report.results) != len(stream):
             raise InputError(f"the bank has a run called {RUN_ID!r} with tasks of this stream; pass a bank without it")
         return dspy.Prediction(report=report, score=report.summary().success_rate)

@@ -37,7 +37,7 @@ class TaskResult:
     resumed: bool = False
     """Learned from a rollout that was in the bank already. Its outcome is unknown if the run has no journal."""
     outcomes: tuple[Outcome | None, ...] = ()
-    """Ground truth of each of ``rollouts``; empty if resumed and unknown."""
+    """Ground truth of each of ``rollouts``; empty if resumed and unknown of all."""
     passes: tuple[Outcome | None, ...] = ()
     """Sequential scaling: ground truth after each pass, over all attempts."""
     run_id: str = ""
@@ -87,7 +87,8 @@ class TaskResult:
         """Return a flat row for JSON Lines, CSV or pandas, without keys and passwords; unknown values are None."""
         done = self.prediction
         memory = None if done is None else done.get("memory")
-        shown = memory.items if isinstance(memory, Memory) else ()
+        memory = memory if isinstance(memory, Memory) else None
+        shown = memory.items if memory is not None else ()
         answer = None if done is None else done.get("answer")
         return {
             "run_id": self.run_id,
@@ -106,8 +107,12 @@ class TaskResult:
             "rollouts": len(self.rollouts),
             "submitted": self.submitted,
             "recalled": [item.title for item in shown],
+            "recalled_content": [item.content for item in shown],
             "shown": [item.id for item in shown],
+            "tokens_shown": None if memory is None else memory.tokens,
+            "tokens_beyond": None if memory is None else memory.beyond,
             "learned": [] if done is None else [item.title for item in done.memory_items],
+            "learned_content": [] if done is None else [item.content for item in done.memory_items],
             "tokens": sum(each.prompt_tokens + each.completion_tokens for each in self.usage.values()),
             "usage": {role: used.model_dump() for role, used in self.usage.items()},
             "seconds": self.seconds,

@@ -27,6 +27,7 @@ from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.redaction import redact
 from rb_dspy.schema import Task, Usage, cleaned
 from rb_dspy.stream.journal import Journal, Record
+from rb_dspy.stream.progress import Counter, Progress
 from rb_dspy.stream.report import RunReport, TaskResult
 from rb_dspy.stream.stream import TaskStream
 from rb_dspy.text import summary_line
@@ -46,8 +47,8 @@ class Program(Protocol):
         """Do ``task`` (a ``Task``, or text) in ``environments``, and learn from it if ``learn``."""
         ...
 
-    def resume(self, pending: Pending) -> dspy.Prediction:
-        """Learn from pending rollouts."""
+    def resume(self, pending: Pending, environments: EnvironmentFactory) -> dspy.Prediction:
+        """Learn from pending rollouts, after those that are missing were done in ``environments``."""
         ...
 
 
@@ -76,15 +77,16 @@ def run_stream(
     learn: bool = True,
     environments: EnvironmentFactory | None = None,
     on_result: Callable[[TaskResult], object] | None = None,
+    on_progress: Callable[[Progress], object] | None = None,
     stop_after: int | None = 3,
     journal: Journal | Record | str | Path | None = None,
 ) -> RunReport:
     """Run ``program`` over the tasks of ``stream`` in order. Lessons of a task are in ``bank`` before the next begins.
 
     An interrupted run (Ctrl-C, a crash, a full disk) continues if it is called again with its ``run_id``: it first
-    learns from its pending rollouts in the bank, then does the tasks that it has not learned from. An error of one task
-    is stored in ``TaskResult.error``, and the run continues; if the task's rollout is pending, the next call with this
-    ``run_id`` learns from it.
+    learns from its pending rollouts in the bank (a ``MaTTS`` completes them to its k), then does the tasks that it has
+    not learned from. An error of one task is stored in ``TaskResult.error``, and the run continues; if the task's
+    rollout is pending, the next call with this ``run_id`` learns from it.
 
     Args:
         program: Does the tasks.
@@ -95,6 +97,7 @@ def run_stream(
         learn: If False, every task is done once more with the current bank, which is not changed.
         environments: Used instead of the program's own.
         on_result: Called after each task, in this thread.
+        on_progress: Called after each task, too. By default a notebook shows a line, and a script shows nothing.
         stop_after: The run ends after this many tasks in a row whose server, environment or scoring failed; None:
             never.
         journal: Stores a row for each task as it is done: a folder, a PostgreSQL URL, or a run (``Record``) that was
@@ -117,8 +120,10 @@ def run_stream(
     """
     if not (callable(program) and hasattr(program, "environments") and hasattr(program, "resume")):
         raise InputError(f"got {type(program).__name__} for program; expected a ReasoningBank, or a MaTTS")
-    if inspect.iscoroutinefunction(on_result):
-        raise InputError("on_result is async, and run_stream is not; pass a plain function, such as queue.put_nowait")
+    if inspect.iscoroutinefunction(on_result) or inspect.iscoroutinefunction(on_progress):
+        raise InputError(
+            "on_result or on_progress is async, and run_stream is not; pass a plain function, such as queue.put_nowait"
+        )
     if run_id is not None:
         checked_name("run id", run_id)
     check_bank(bank)
@@ -143,8 +148,15 @@ def run_stream(
         done = set(record.done) if journal is not None else bank.learned(run_id) if learn else set()
         run = Run(program, bank, record, learn=learn, policy=Policy(stop_after=stop_after), texts=texts)
         run.keep_outcomes(environments or program.environments)
+        counter = Counter(len(ids), sum(id in done for id in ids), on_progress)
+
+        def add(result: TaskResult) -> None:
+            if on_result is not None:
+                on_result(result)
+            counter.add(result)
+
         with record.writing():
-            return run.over(tasks, done, on_result=on_result)
+            return run.over(tasks, done, on_result=add)
     finally:
         if isinstance(given, Journal) and given is not journal:
             given.close()
@@ -192,7 +204,8 @@ class Run:
         positions = {task.id: number for number, task in enumerate(tasks, 1)}
         if self.policy.afresh and self.learn:
             self._forget(done)
-        waiting = [each.task for each in self._waiting()]
+        own = {task.id: task for task in tasks}  # the bank has them without secrets
+        waiting = [own.get(each.task.id, each.task) for each in self._waiting()]
         known = {task.id for task in waiting}
         failed = 0
         try:
@@ -263,7 +276,7 @@ class Run:
             waiting = self._waiting(task)
             try:
                 if waiting:
-                    prediction = self.program.resume(waiting[0])
+                    prediction = self.program.resume(replace(waiting[0], task=task), self.environments)
                 else:
                     prediction = self.program(
                         task=self.texts.get(task.id, task),
@@ -281,7 +294,8 @@ class Run:
     def _scored(self, task: Task, prediction: dspy.Prediction, resumed: bool) -> TaskResult:
         """The result of a finished task, with the ground truth of every rollout."""
         result, scored = TaskResult(task, prediction, resumed=resumed), self.environments
-        chosen, ids = scored.rollout_of(task.id, prediction.trajectory), [each.rollout_id for each in result.rollouts]
+        submitted, ids = prediction.trajectory, [each.rollout_id for each in result.rollouts]
+        chosen = submitted.rollout_id if len(ids) > 1 else scored.rollout_of(task.id, submitted)
         errors = [scored.broke(task.id, rollout_id) for rollout_id in (chosen, *ids)]
         sequential = isinstance(self.program, MaTTS) and self.program.config.mode == "sequential"
         outcomes = tuple(scored.outcome(task.id, rollout_id) for rollout_id in ids)

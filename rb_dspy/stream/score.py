@@ -52,6 +52,9 @@ def numbers(rows: Iterable[dict[str, Any]], models: Mapping[str, str] | None = N
     agreements = sum(row["judge_agrees"] for row in judged)
     successes = sum(row["solved"] for row in judged)
     steps = [row["steps"] for row in rows if row["steps"] is not None]
+    shown, beyond = (
+        [row[name] for row in rows if row.get(name) is not None] for name in ("tokens_shown", "tokens_beyond")
+    )
     return {
         "tasks": len(rows),
         "scored": score.scored,
@@ -68,6 +71,8 @@ def numbers(rows: Iterable[dict[str, Any]], models: Mapping[str, str] | None = N
         "cut_off": sum(row["stop_reason"] in ("max_steps", "context") for row in rows),
         "mean_steps": _rate(sum(steps), len(steps)),
         "shown": sum(bool(row["recalled"]) for row in rows),
+        "tokens_shown": _rate(sum(shown), len(shown)),
+        "tokens_beyond": _rate(sum(beyond), len(beyond)),
         "learned": sum(len(row["learned"]) for row in rows),
         "tokens": sum(row["tokens"] for row in rows),
         "cost": price_of(total_usage(usages), models) if models else None,

@@ -18,6 +18,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.config import MattsConfig, ProgramConfig
 from rb_dspy.errors import InputError
 from rb_dspy.matts import BankProgram
+from rb_dspy.pace import silent
 from rb_dspy.prompts import load_program
 from rb_dspy.schema import Task
 from rb_dspy.stream import run_stream
@@ -102,7 +103,7 @@ def _answer(program: BankProgram, bank: MemoryBank, given: TaskIn) -> AnswerOut:
         task = _task(given)
     except InputError as exc:
         return AnswerOut(id=given.id or _NO_ID, error=str(exc))
-    [result] = run_stream(program, [task], bank, learn=False, stop_after=None).results
+    [result] = run_stream(program, [task], bank, learn=False, on_progress=silent, stop_after=None).results
     done = result.prediction
     if done is None:
         return AnswerOut(id=task.id, error=result.error)

@@ -113,3 +113,91 @@ def test_what_an_agent_with_a_model_of_its_own_uses_is_counted() -> None:
         done = ReasoningBank(agent=agent, environments=toys)(task=lock(), bank=bank, learn=False)
     assert done.usage["agent"].calls == 1
     assert used.tokens > 0
+
+
+def own_calls(calls: list[str], how: str) -> Any:
+    """An agent that asks a model of its own five times, and catches every error."""
+
+    def play(prompt: Prompt) -> Reply:
+        calls.append(prompt["task"])
+        return {"answer": "0000"}
+
+    own = scripted_lm(play)
+
+    async def awaited() -> None:
+        for number in range(5):
+            with suppress(Exception):
+                await dspy.Predict("task -> answer").acall(task=str(number))
+
+    def agent(task: Task, lessons: str) -> Any:
+        with dspy.context(lm=own):
+            if how == "async":
+                return answer(awaited())
+            if how == "parallel":
+                asked = [(dspy.Predict("task -> answer"), {"task": str(number)}) for number in range(5)]
+                dspy.Parallel(num_threads=1, disable_progress_bar=True)(asked)
+            for number in range(5 * (how == "one by one")):
+                with suppress(Exception):
+                    dspy.Predict("task -> answer")(task=str(number))
+        return "0000"
+
+    async def answer(done: Any) -> str:
+        with dspy.context(lm=own):
+            await done
+        return "0000"
+
+    return agent
+
+
+@pytest.mark.parametrize("how", ["one by one", "async", "parallel"])
+def test_an_agent_with_a_model_of_its_own_stops_at_its_next_call(how: str) -> None:
+    calls: list[str] = []
+    program = ReasoningBank(agent=own_calls(calls, how), environments=toys)
+    with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
+        with budget() as free, dspy.track_usage() as outer:
+            done = program(task=lock(), bank=bank, learn=False)
+        assert (len(calls), done.usage["agent"].calls) == (5, 5)
+        assert sum(map(len, outer.usage_data.values())) == 5
+        calls.clear()
+        with pytest.raises(BudgetSpent), budget(max_tokens=free.tokens * 2 // 5 + 1) as used:
+            run_stream(program, locks(2), bank)
+    assert len(calls) == 3
+    assert used.tokens <= free.tokens * 3 // 5 + 3
+
+
+def test_the_price_of_an_agents_own_model_must_be_known_too() -> None:
+    calls: list[str] = []
+    program = ReasoningBank(agent=own_calls(calls, "one by one"), environments=toys)
+    bank = MemoryBank.open(None, scope="s", embedder=HashEmbedder())
+    with pytest.raises(ConfigError, match="is not known; use max_tokens"), budget(max_cost=1.0):
+        program(task=lock(), bank=bank, learn=False)
+    assert calls == []
+
+
+def test_an_agent_without_a_model_of_dspy_is_not_started_after_the_last_minute() -> None:
+    started: list[str] = []
+
+    def agent(task: Task, lessons: str) -> str:
+        started.append(task.id)
+        return "0000"
+
+    bank = MemoryBank.open(None, scope="s", embedder=HashEmbedder())
+    with pytest.raises(BudgetSpent), budget(max_minutes=1e-9):
+        run_stream(ReasoningBank(agent=agent, environments=toys), locks(2), bank)
+    assert started == []
+
+
+def test_what_a_program_inside_an_agent_uses_is_its_own() -> None:
+    calls: list[str] = []
+    inner, used = counted(calls), list[int]()
+
+    def agent(task: Task, lessons: str) -> str:
+        with MemoryBank.open(None, scope="inner", embedder=HashEmbedder()) as bank:
+            for _ in range(2):
+                used.append(inner(task=lock(), bank=bank, learn=False).usage["agent"].calls)
+        return "0000"
+
+    bank = MemoryBank.open(None, scope="s", embedder=HashEmbedder())
+    ReasoningBank(agent=agent, environments=toys)(task=lock(), bank=bank, learn=False)
+    assert used == [1, 1]
+    assert len(calls) == 2

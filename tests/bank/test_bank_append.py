@@ -15,6 +15,7 @@ from rb_dspy.errors import InputError, StorageError
 from rb_dspy.schema import (
     Experience,
     ExperienceDraft,
+    Label,
     MemoryDraft,
     Step,
     Trajectory,
@@ -323,3 +324,18 @@ def test_a_lesson_written_by_hand_has_a_content_of_limited_length() -> None:
     for content, words in ((" ", "has no content"), ("x" * 5_000, "content has 5,000 characters")):
         with pytest.raises(InputError, match=words):
             open_bank().add("title", content)
+
+
+def test_the_last_experiences_with_a_label(bank: MemoryBank) -> None:
+    labels: list[Label] = ["success", "failure", "success", "unknown", "success"]
+    for number, label in enumerate(labels):
+        bank.append(a_task(f"t{number}"), a_rollout(f"t{number}"), Verdict(label=label), [])
+
+    def found(*last: int, label: Label | None = None) -> list[str]:
+        return [each.task.id for each in bank.experiences(*last, label=label)]
+
+    assert found(2) == ["t3", "t4"]
+    assert found(label="success") == ["t0", "t2", "t4"]
+    assert found(2, label="success") == ["t2", "t4"]
+    assert found(9, label="failure") == ["t1"]
+    assert found(0) == []

@@ -10,6 +10,7 @@ import pytest
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.admission import attempt_id
+from rb_dspy.config import TrustConfig
 from rb_dspy.errors import InputError
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Experience, Verdict
@@ -396,3 +397,41 @@ def test_an_id_may_be_cut(bank: MemoryBank) -> None:
         bank.get(ids[0][:4])  # too short to be one
     with pytest.raises(InputError, match="no item or experience 'e0000000'"):
         bank.get("e0000000")
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["experience", "item"])
+def test_what_comes_back_has_its_own_level_and_marks_also_if_another_gave_the_same(
+    place: str | Path | None, whole: bool
+) -> None:
+    with open_bank(place, trust=TrustConfig(origins={"mail:*": "held"})) as bank:
+        first = learn(bank, "t1", "Count the rows", origin="mail:ann")
+        item = bank.approve(first.items[0].id)
+        bank.mark(item.id, "stale", "since May")
+        bank.mark(item.id, "color", "blue")
+        if whole:  # the second keeps the lesson alive, and it is neither approved nor marked
+            second = learn(bank, "t2", "Count the rows", origin="mail:bob")
+            bank.delete(first.id)
+            assert (bank.get(item.id).level, bank.marks(item.id)) == ("held", {})
+            bank.mark(item.id, "color", "red")
+            back = bank.undelete(first.id, note="it was right")
+            assert (bank.get(item.id).level, bank.marks(item.id)) == ("owner", {"stale": "since May", "color": "red"})
+            assert [(each.kind, each.note) for each in bank.history(back.id)][:2] == [
+                ("append", ""),
+                ("undelete", "it was right"),
+            ]
+            bank.delete(back.id)
+            again = bank.undelete(first.id)
+            bank.delete(second.id)
+            assert (bank.get(item.id).level, bank.marks(item.id)["stale"]) == ("owner", "since May")
+            for call in (bank.undelete, bank.get, bank.delete):
+                with pytest.raises(InputError, match=f"{again.id} now"):
+                    call(first.id)
+            assert len(bank.experiences()) == 1
+        else:  # what was approved and removed does not raise what a stranger says later
+            bank.delete(item.id)
+            learn(bank, "t2", "Count the rows", origin="mail:bob")
+            for _ in range(2):
+                bank.delete(item.id)
+                bank.undelete(item.id)
+                assert (bank.get(item.id).level, bank.marks(item.id)) == ("held", {})
+        assert bank.doctor() == []

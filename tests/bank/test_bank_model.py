@@ -330,7 +330,8 @@ def call(bank: MemoryBank, name: str, *args: Any) -> object:
     try:
         if name == "record":
             (draft,) = args
-            return bank.record(draft.task, draft.trajectories[0], run_id=draft.run_id)
+            waits = bank.record(draft.task, draft.trajectories[0], run_id=draft.run_id)
+            return waits and waits.trajectories
         if name == "edit":
             return bank.edit(ids[args[0] % len(ids)], content=f"content {args[1]}") if ids else None
         if name == "delete":

@@ -86,7 +86,7 @@ def test_a_copy_has_the_history_and_what_waits_and_goes_back(
         assert add(bank, "t4").seq > stats.items
     with open_bank(last, at="then") as bank:
         assert len(bank) == 4
-    with pytest.raises(InputError, match="scope 's' is not empty"):
+    with pytest.raises(InputError, match="scope 's' is not empty, and differs"):
         MemoryBank.copy(first, last, scope="s")
     assert MemoryBank.copy(last, tmp_path / "third.sqlite", scope="other") == {"other": 1}
     with open_bank(tmp_path / "third.sqlite", "other", create=False) as bank:
@@ -94,6 +94,37 @@ def test_a_copy_has_the_history_and_what_waits_and_goes_back(
     with pytest.raises(UnknownScope, match="'nobody'"):
         MemoryBank.copy(first, tmp_path / "fourth.sqlite", scope="nobody")
     assert not (tmp_path / "fourth.sqlite").exists()
+
+
+def test_a_copy_that_was_interrupted_between_scopes_goes_on(tmp_path: Path, url: str | Path, postgres_url: str) -> None:
+    first, last = (url, tmp_path / "new.sqlite") if url == postgres_url else (url, postgres_url)
+    for scope in ("a", "b", "c"):
+        with open_bank(first, scope) as bank:
+            given = add(bank, "t1", lessons=2, origin="Ada")
+            add(bank, "t2", "buy a lamp", shown=given.items)
+            bank.delete(given.items[0].id, note="wrong")
+            bank.mark(given.items[1].id, "stale")
+            bank.record(a_task("t3"), a_rollout("t3"), run_id="r", shown=given.items[1:2])
+            bank.snapshot("then")
+    MemoryBank.copy(first, last, scope="a")  # as far as it came
+    assert MemoryBank.copy(first, last) == {"b": 2, "c": 2}
+    assert MemoryBank.copy(first, last) == {}
+    for scope in ("a", "b", "c"):
+        with open_bank(first, scope) as old, open_bank(last, scope) as new:
+            assert everything(new) == everything(old)
+    changes: dict[str, Callable[[MemoryBank], object]] = {
+        "a": lambda bank: bank.record(a_task("t4"), a_rollout("t4"), run_id="r"),
+        "b": lambda bank: bank.record_failure(a_task("t3"), "no answer", run_id="r"),
+        "c": lambda bank: bank.mark(bank.items()[0].id, "color", "blue"),
+    }
+    for scope, change in changes.items():
+        with open_bank(last, scope) as bank:
+            change(bank)
+            before = everything(bank)
+        with pytest.raises(InputError, match=f"scope '{scope}' is not empty, and differs"):
+            MemoryBank.copy(first, last, scope=scope)
+        with open_bank(last, scope) as bank:
+            assert everything(bank) == before
 
 
 @pytest.mark.parametrize("scope", ["s", "another"])

@@ -221,8 +221,15 @@ def test_a_bank_is_copied_with_its_history(cli: Any, filled: list[Experience]) -
         assert as_json(cli, "list", "--bank", bank) == as_json(cli, "list")
         assert as_json(cli, "list", "--deleted", "--bank", bank)[0]["id"] == filled[1].items[0].id
     assert "3 experiences of scope default" in ok(cli, "copy", "new.sqlite", "one.sqlite", "--scope", "default")
+    out = ok(cli, "copy", "rb-bank.sqlite", "one.sqlite")  # as after Ctrl-C between the scopes
+    assert "1 experience of scope other copied" in out
+    assert "there already: scope default" in out
+    (again,) = as_json(cli, "copy", "rb-bank.sqlite", "one.sqlite")
+    assert (again["experiences"], again["skipped"]) == ({}, ["default", "other"])
+    with MemoryBank.open("one.sqlite", scope="other") as bank:
+        bank.add("New", "Something else.")
     code, _, err = cli("bank", "copy", "rb-bank.sqlite", "one.sqlite")
-    assert (code, "is not empty" in err) == (2, True)
+    assert (code, "is not empty, and differs" in err) == (2, True)
 
 
 def test_a_bank_is_backed_up_and_restored(cli: Any, filled: list[Experience]) -> None:

@@ -26,7 +26,8 @@ def test_evaluations_are_listed_with_their_tasks(cli: Any, place: str) -> None:
     code, out, err = cli("evaluations", "show", place)
     assert code == 0, err
     assert "sum/1  1 of 1  2 of 2" in out
-    assert "sum/3  0 of 1  0 of 2" in out
+    assert "sum/3  0 of 1  0 of 2  What is 3 and 5?" in out
+    assert max(map(len, out.splitlines())) <= 80
     assert "no evaluations yet" in cli("evaluations", "list", "empty")[1]
 
 
@@ -37,6 +38,12 @@ def test_a_task_has_a_transcript_in_every_arm_and_order(cli: Any, place: str) ->
     out = cli("evaluations", "show", place, "sum/2")[1]
     for part in ("none, order 1, position 2", "solved", "→ 7", "lessons shown: Add twice", "learned: Add twice"):
         assert part in out
+    assert out.startswith("What is 2 and 5?"), "no other command is needed to know what the task was"
+    for part in ("lessons shown: Add twice: Add, and add again.", "learned: Add twice: Add, and add again."):
+        assert part in out
+    assert {(row["instruction"], *row["learned_content"]) for row in rows if row["learned"]} == {
+        ("What is 2 and 5?", "Add, and add again.")
+    }
     assert cli("evaluations", "show", place, "sum/9")[0] == 2
     assert cli("evaluations", "show", "nowhere")[0] == 2
 

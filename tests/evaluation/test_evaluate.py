@@ -29,9 +29,9 @@ from rb_dspy import (
 )
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError
 from rb_dspy.evaluation import Arm, Progress, Report, estimate, measure, screen
-from rb_dspy.evaluation.modes import shuffled
 from rb_dspy.evaluation.records import read_records
 from rb_dspy.importers import to_trajectory
+from rb_dspy.memories import Base, Recall, system_of
 from rb_dspy.steps import Memory
 from rb_dspy.testing import (
     Corridor,
@@ -134,7 +134,7 @@ def test_perfect_lessons_are_shown_however_far_they_are_from_the_task() -> None:
 def test_what_the_arms_show() -> None:
     stream = locks(8)
     modes = ("none", "bank", "placebo", "shuffled", "raw", "success_only")
-    arms = {name: Arm(program(k=2), name) for name in modes}  # type: ignore[arg-type]
+    arms = {name: Arm(program(k=2), name) for name in modes}
     report = run(arms, stream, orders=1)
     shown = {name: memories(arm) for name, arm in arms.items()}
     assert set(shown["none"]) == {"(no lessons yet)"}
@@ -150,6 +150,12 @@ def test_what_the_arms_show() -> None:
     assert set(re.findall(r"opens with (\w+)", "".join(shown["success_only"]))) == {GUESS}
     assert shown["shuffled"][-1] != shown["bank"][-1]
     assert "opens with" in shown["shuffled"][-1]
+
+
+def shuffled(retrieve: Any, seed: int) -> Recall:
+    made = system_of("shuffled", Base(retrieve, seed=seed)).retrieve
+    assert made is not None
+    return made
 
 
 def test_shuffled_lessons_are_others() -> None:
@@ -326,7 +332,7 @@ def test_a_scorer_that_breaks_once_costs_no_arm_anything() -> None:
     for mode, bank in (("none", None), ("bank", None), ("bank", start)):
         scored.clear()
         reports = [
-            run({"arm": Arm(each, mode, bank=bank), "other": Arm(program(), "none")}, locks(8), orders=1)  # type: ignore[arg-type]
+            run({"arm": Arm(each, mode, bank=bank), "other": Arm(program(), "none")}, locks(8), orders=1)
             for each in (flaky, program())
         ]
         broken, whole = (report.arms["arm"] for report in reports)

@@ -25,7 +25,8 @@ USAGE = {"agent": RoleUsage(calls=2, prompt_tokens=900, completion_tokens=100)}
 
 
 def settings(memory: str = "bank", **changes: Any) -> ArmSettings:
-    values = {"learns": memory not in ("none", "oracle"), "repeats": False, "models": {"agent": "openai/gpt-4o-mini"}}
+    values = {"learns": memory not in ("none", "oracle"), "given": memory == "oracle"}
+    values |= {"models": {"agent": "openai/gpt-4o-mini"}, "signal": "judge" if values["learns"] else "none"}
     return ArmSettings(memory=memory, **{**values, **changes})
 
 
@@ -89,6 +90,63 @@ def test_a_report_says_when_nothing_was_learned() -> None:
     assert "says nothing about memory" not in str(learned())
 
 
+def test_an_arm_that_learned_and_showed_nothing_is_flagged() -> None:
+    starved = learned(shown=())
+    assert starved.warnings == ["bank learned lessons and showed none, so it says nothing about memory."]
+    assert starved.warnings[0] in starved.to_markdown()
+    assert not learned(shown=(("a", "Use it"),)).warnings
+
+
+def test_a_report_says_what_each_arm_shows_and_asks() -> None:
+    report = learned(tokens_shown=lambda position: 100 * position, tokens_beyond=6, shown=(("a", "Use it"),))
+    bank, none = report.arms["bank"], report.arms["none"]
+    assert (bank.signal, bank.tokens_shown, bank.tokens_beyond, bank.calls) == ("judge", 950, 6, 2)
+    assert (none.signal, none.tokens_shown, none.shown) == ("none", None, None)
+    rows = [line for line in report.to_markdown().splitlines() if line.startswith("| bank | judge")]
+    assert rows == ["| bank | judge | left out | 950 | 6 | 2.0 |"]
+    assert "tokens shown" in report.to_html()
+    assert {"signal", "repeats_tasks", "tokens_shown", "tokens_beyond", "calls"} <= report.rows()[1].keys()
+
+
+def unequal(baseline: str = "judged", **options: Any) -> Report:
+    """``better`` solves everything, the baseline nothing."""
+    streams = stream(20, 4)
+    tables = [records(name, streams, lambda task, position: name == "better") for name in ("judged", "none", "better")]  # noqa: B023
+    arms = {"judged": settings(), "none": settings("none"), "better": settings(signal="outcome")}
+    every = [record for table in tables for record in table]
+    return build_report(streams, arms, every, seed=0, baseline=baseline, versions={}, **options)
+
+
+def test_arms_that_learn_from_different_signals_get_no_verdict_unless_asked() -> None:
+    report = unequal()
+    comparison = report.comparisons["better"]
+    assert (comparison.verdict, comparison.better, comparison.difference.mean) == ("UNRESOLVED", False, 1.0)
+    for text in (comparison.refused, report.to_markdown(), report.to_html()):
+        assert "no verdict, because judged learns from the judge and better learns from the true outcome" in text
+    assert "UNRESOLVED: unequal signals" in report.to_markdown()
+    assert "judged from the judge; better from the true outcome" in report.warnings[0]
+    asked = unequal(unequal_signals=True)
+    assert (asked.comparisons["better"].verdict, asked.comparisons["better"].refused) == ("LEARNING", "")
+    assert asked.warnings == report.warnings[:1], "it is still said"
+
+
+def test_what_learns_nothing_has_no_signal_that_could_differ() -> None:
+    assert unequal("none").comparisons["better"].verdict == "LEARNING"
+
+
+def test_a_report_warns_if_only_some_arms_repeat_tasks() -> None:
+    streams = stream(6, 3)
+    names = ("none", "bank", "again")
+    fields: dict[str, Any] = {"learned": ("A",), "shown": (("a", "A"),)}
+    tables = [records(name, streams, lambda task, position: True, **fields) for name in names]
+    arms = {"none": settings("none"), "bank": settings(), "again": settings(repeats_tasks=True)}
+    report = build(tables, streams, **arms)
+    assert report.warnings == ["Only again may show an agent what was learned from its own task."]
+    assert "| again | judge | shown |" in report.to_markdown()
+    all_of_them = {**arms, "bank": settings(repeats_tasks=True)}
+    assert not build(tables, streams, **all_of_them).warnings
+
+
 def test_a_model_without_a_price_has_no_cost() -> None:
     streams = stream(6, 3)
     tables = [records(arm, streams, lambda task, position: True) for arm in ("none", "bank")]
@@ -119,6 +177,14 @@ def test_lessons_that_helped_and_that_misled() -> None:
     assert report.lessons[0].success == 1.0
     assert report.lessons[0].baseline == pytest.approx(0.5, abs=0.25)
     assert report.lessons[-1].difference <= 0
+    assert "| Good |" in report.to_markdown(), "an evaluation of an earlier version has no contents"
+    told = [
+        each.model_copy(update={"recalled_content": tuple(f"Say {id}. " * 99 for id in each.shown)}) for each in bank
+    ]
+    text = build([none, told], streams, none=settings("none"), bank=settings()).to_markdown()
+    (line,) = [each for each in text.splitlines() if each.startswith("| Good")]
+    assert line.startswith("| Good: Say good. Say good.")
+    assert len(line) < 200
 
 
 @pytest.mark.parametrize(
@@ -214,7 +280,7 @@ def test_hostile_texts_stay_texts() -> None:
     for text in (report.to_html(), markdown, report._repr_html_()):
         assert not {"\u202e", "\x1b"} & set(text)
     rows = [line for line in markdown.splitlines() if line.startswith("|") and "\\# boo" in line]
-    assert len(rows) == 4  # of the arm, its cost, its comparison and the lesson; no cell ends early
+    assert len(rows) == 5  # of the arm, its memory, its cost, its comparison and the lesson; no cell ends early
     assert all("\\|" in row and "\\<img" in row and "\\`" in row for row in rows)
 
 
@@ -227,7 +293,7 @@ def test_the_page_stands_alone_in_light_and_dark() -> None:
     assert page.elements.count("circle") == 1
     assert "prefers-color-scheme: dark" in html
     assert "http" not in html
-    assert html.count("<table>") == 4
+    assert html.count("<table>") == 5
     assert learned()._repr_html_().startswith('<div class="rb">')
 
 

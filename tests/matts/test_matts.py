@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from dspy import lm15
 
-from rb_dspy.backbones import Backbones
+from rb_dspy.backbones import Backbones, budget
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import ActConfig, ContrastConfig, MattsConfig, MattsMode, ProgramConfig, RefineConfig, SelectConfig
-from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, UnparseableOutput
+from rb_dspy.errors import BackboneError, BudgetSpent, ConfigError, InfrastructureError, UnparseableOutput
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import Task, Verdict
+from rb_dspy.stream import run_stream
 from rb_dspy.testing import (
     Corridor,
     Doors,
@@ -145,6 +146,8 @@ def test_equal_samples_are_refused(bank: MemoryBank) -> None:
 
 # Sequential
 
+SHORT = ProgramConfig(act=ActConfig(max_steps=1))
+
 
 def checker(confirm_from: int) -> Any:
     """Walks one room a play, and confirms from that check on."""
@@ -228,6 +231,42 @@ def test_a_key_that_is_refused_at_a_check_loses_no_attempt(bank: MemoryBank) -> 
         MaTTS(program, k=3, mode="sequential")(task=corridor(length=3), bank=bank)
     (pending,) = bank.pending()
     assert len(pending.trajectories[0].steps) == 3
+
+
+def test_a_cap_between_two_passes_leaves_no_attempt_with_fewer_passes(bank: MemoryBank) -> None:
+    asked, task = 0, corridor(length=9)
+
+    def script(prompt: Prompt) -> Reply:
+        nonlocal asked
+        asked += 1
+        return checker(9)(prompt)
+
+    scaled = MaTTS(scripted_program(script, SHORT), k=4, mode="sequential")
+    with budget() as free:
+        scaled(task=task, bank=bank.fork(), learn=False)
+    whole = asked
+    with pytest.raises(BudgetSpent), budget(max_tokens=free.tokens * (whole - 2) // whole):
+        run_stream(scaled, [task], bank, run_id="r")
+    assert 0 < asked - whole < whole
+    assert bank.pending() == []
+    done = run_stream(scaled, [task], bank, run_id="r").results[0].prediction
+    assert done is not None
+    assert (done.launched, len(done.trajectory.checks)) == (4, 3)
+
+
+def test_passes_of_an_attempt_that_waited_are_counted(bank: MemoryBank) -> None:
+    down = True
+
+    def script(prompt: Prompt) -> Reply:
+        if down and "label" in prompt.wants:
+            raise lm15.ServerError("down")
+        return checker(9)(prompt)
+
+    scaled = MaTTS(scripted_program(script, SHORT), k=3, mode="sequential")
+    with pytest.raises(InfrastructureError):
+        scaled(task=corridor(length=9), bank=bank, run_id="r")
+    down = False
+    assert scaled.resume(*bank.pending()).launched == 3
 
 
 # Speed and asyncio

@@ -8,6 +8,7 @@ import pytest
 from dspy import lm15
 
 from rb_dspy import Memory, MemoryBank, Step, Task, Trajectory, errors
+from rb_dspy.config import TrustConfig
 from rb_dspy.testing import Prompt, Reply
 from tests.scenarios.helpers import Spy, lessons, program
 
@@ -159,3 +160,67 @@ def test_a_correction_can_be_recorded_too(bank: MemoryBank) -> None:
     assert bank.experiences() == [corrected]
     with pytest.raises(errors.InputError, match="outcome is 2"):
         run.record(task, OPENAI, bank, outcome=2)
+
+
+@pytest.mark.parametrize("run_id", ["", "monday"])
+@pytest.mark.parametrize("later", ["", "first", "second", "both"])
+@pytest.mark.parametrize(
+    ("said", "then", "stated"),
+    [
+        ({"outcome": 1.0}, {"outcome": 0.75}, ("success", "", 0.75)),
+        ({"outcome": 1.0}, {"outcome": 0.0}, ("failure", "", 0.0)),
+        ({"outcome": 0.75}, {"feedback": "By 4711."}, ("success", "By 4711.", 0.75)),
+        ({"feedback": "By 4711."}, {"outcome": 0.75}, ("success", "By 4711.", 0.75)),
+        ({"outcome": 0.25, "feedback": "No."}, {"verdict": "success"}, ("success", "No.", 1.0)),
+        ({"outcome": 0.75}, {"verdict": "success"}, ("success", "", 0.75)),
+        ({"outcome": 0.75}, {}, ("success", "", 0.75)),
+    ],
+    ids=str,
+)
+def test_what_is_said_later_counts_and_what_was_said_before_stays(
+    bank: MemoryBank,
+    said: dict[str, Any],
+    then: dict[str, Any],
+    stated: tuple[str, str, float],
+    later: str,
+    run_id: str,
+) -> None:
+    spy = Spy()
+    run = program(spy)
+    task = Task(id="door/1", instruction=TASK)
+    shown = bank.add("Doors", "A door with a keypad opens by a code.")
+    memory = Memory(items=(shown,))
+    run.learn(task, OPENAI, bank, memory=memory, run_id=run_id, later=later in ("first", "both"), **said)
+    for _ in range(2):
+        run.learn(task, OPENAI, bank, run_id=run_id, later=later in ("second", "both"), **then)
+    for pending in bank.pending():
+        run.resume(pending)
+    (made,) = [each for each in bank.experiences() if each.task.id == task.id]
+    (rollout,) = made.trajectories
+    assert (rollout.known_label, rollout.feedback, made.reward) == stated
+    assert (made.verdicts[0].label, made.shown) == (stated[0], (shown.id,))
+    asked = spy.roles_asked()
+    assert run.learn(task, OPENAI, bank, run_id=run_id, **then) == made, "the same once more"
+    assert spy.roles_asked() == asked
+    if {"outcome", "verdict"} & said.keys():
+        assert "judge" not in asked, "the outcome was known from the beginning"
+    assert bank.pending() == []
+
+
+def test_a_correction_that_is_taken_back_before_it_is_learned_from_changes_nothing(bank: MemoryBank) -> None:
+    run = program()
+    first = run.learn(TASK, OPENAI, bank, outcome=1.0)
+    run.record(TASK, OPENAI, bank, outcome=0.0)
+    assert len(bank.pending()) == 1
+    assert run.record(TASK, OPENAI, bank, outcome=1.0) == first
+    assert bank.pending() == []
+
+
+def test_who_says_how_it_went_does_not_raise_a_rollout_that_waits(bank: MemoryBank) -> None:
+    run = program()
+    run.record(TASK, OPENAI, bank, origin="mail:ann")
+    bank.trust = TrustConfig(origins={"mail:*": "held"})
+    run.record(TASK, OPENAI, bank, outcome=1.0)
+    assert [pending.origin for pending in bank.pending()] == ["mail:ann"]
+    learned = run.learn(TASK, OPENAI, bank)
+    assert (learned.origin, learned.level, learned.reward) == ("mail:ann", "held", 1.0)

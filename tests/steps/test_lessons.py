@@ -66,6 +66,22 @@ def test_a_judge_that_fails_or_returns_something_else_is_an_infrastructure_error
             judge_rollout(judge, TASK, GOOD)
 
 
+def test_what_a_judge_reads() -> None:
+    steps = tuple(Step(thought=f"guess {n}", action=f"go {n}", observation=f"seen {n}") for n in range(1, 5))
+    trajectory = Trajectory(task_id="t", first_observation="the start", steps=steps)
+    configs = (JudgeConfig(), JudgeConfig(states=2), JudgeConfig(strict=False, thoughts=False, states=1))
+    lm = scripted_lm(always({"reasons": "r", "label": "success"}))
+    with Backbones(agent=lm).use():
+        for config in configs:
+            assert Judge(config)(TASK, trajectory).label == "success"
+    whole, last, plain = lm.engine.prompts
+    texts = ("the start", "seen 1", "seen 2", "seen 3", "seen 4", "guess 1", "go 1")
+    assert [text in whole["trajectory"] for text in texts] == [True] * 7
+    assert [text in last["trajectory"] for text in texts] == [False, False, False, True, True, True, True]
+    assert [text in plain["trajectory"] for text in texts] == [False, False, False, False, True, False, True]
+    assert whole.system == last.system != plain.system
+
+
 def test_a_verdict_that_the_caller_stated_costs_no_call() -> None:
     known = GOOD.model_copy(update={"known_label": "failure", "feedback": "cobalt is Quito's"})
     verdict = judge_rollout(Judge(), TASK, known)  # without a language model
@@ -118,10 +134,32 @@ def test_success_failure_and_general_wording_have_instructions_of_their_own() ->
         systems.append(prompt.system)
         return {"analysis": "a", "memory_items": [lesson()]}
 
-    for config in (DistillConfig(), DistillConfig(prompts="general")):
+    for prompts in ("facts", "general", "procedures"):
         for label in ("success", "failure"):
-            run(script, Distill(config), TASK, GOOD, Verdict(label=label))
-    assert len(set(systems)) == 4
+            run(script, Distill(DistillConfig(prompts=prompts)), TASK, GOOD, Verdict(label=label))
+    assert len(set(systems)) == 6
+
+
+@pytest.mark.parametrize(
+    ("prompts", "observations", "shown", "with_reasons"),
+    [
+        ("facts", True, True, False),
+        ("facts", False, True, False),  # what the environment said is the source of facts
+        ("general", True, True, False),
+        ("general", False, False, False),
+        ("procedures", True, True, True),
+        ("procedures", False, False, True),
+    ],
+)
+def test_what_distillers_read(prompts: Any, observations: bool, shown: bool, with_reasons: bool) -> None:
+    lm = scripted_lm(always({"analysis": "a", "memory_items": [lesson()]}))
+    with Backbones(agent=lm).use():
+        config = DistillConfig(prompts=prompts, observations=observations)
+        Distill(config)(TASK, GOOD, Verdict(label="success", reasons="It was Lima."))
+    (prompt,) = lm.engine.prompts
+    assert ("Quito" in prompt.text) is shown
+    assert ("It was Lima." in prompt.text) is with_reasons
+    assert "action: Lima" in prompt["trajectory"]
 
 
 def test_an_unknown_verdict_teaches_nothing_unless_configured() -> None:
@@ -203,6 +241,17 @@ def test_half_an_answer_in_one_call_is_no_answer(bad: Any) -> None:
 
 
 # Contrast
+
+
+def test_contrast_shows_observations_unless_configured() -> None:
+    lm = scripted_lm(always({"analysis": "a", "memory_items": [lesson()]}))
+    with Backbones(agent=lm).use():
+        for observations in (True, False):
+            Contrast(ContrastConfig(prompts="general", observations=observations))(TASK, [GOOD, GOOD])
+    shown, hidden = lm.engine.prompts
+    assert shown["attempts"].count("Quito owns cobalt") == 4
+    assert "Quito" not in hidden["attempts"]
+    assert hidden["attempts"].count("action: Lima") == 2
 
 
 def test_contrast_shows_labels_only_if_configured_and_then_needs_them() -> None:

@@ -40,6 +40,15 @@ def test_a_short_rollout_is_shown_whole_with_its_checks_in_place() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("states", "shown"), [(0, []), (1, ["seen 2"]), (2, ["seen 1", "seen 2"]), (3, ["the start", "seen 1", "seen 2"])]
+)
+def test_only_the_last_states_are_shown(states: int, shown: list[str]) -> None:
+    text = transcript(rollout(2, 3), 1000, states=states)
+    assert [each for each in ("the start", "seen 1", "seen 2") if each in text] == shown
+    assert "action 1" in text
+
+
 @given(st.integers(0, 40), st.integers(0, 3000), st.integers(100, 4000))
 def test_a_long_rollout_fits_the_budget_and_keeps_its_start_and_end(steps: int, length: int, budget: int) -> None:
     trajectory = rollout(steps, length)

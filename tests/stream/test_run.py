@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -186,8 +188,8 @@ def test_whatever_is_called_like_a_program_can_be_run(bank: MemoryBank) -> None:
             self.done.append(task.id)
             return self.inner(task=task, **more)
 
-        def resume(self, pending: Pending) -> dspy.Prediction:
-            return self.inner.resume(pending)
+        def resume(self, pending: Pending, environments: EnvironmentFactory) -> dspy.Prediction:
+            return self.inner.resume(pending, environments)
 
     counted = Counted(program())
     assert run_stream(counted, [lock("Abus", 1, code="0000")], bank).summary().solved == 1
@@ -459,3 +461,26 @@ def test_passes_of_sequential_scaling(bank: MemoryBank) -> None:
     assert found.passes is not None
     assert (found.passes.tasks, found.passes.after_first, found.passes.after_last) == (1, 0, 1)
     assert (found.pass_at, found.compared, report.summary().solved) == ((), 0, 1)
+
+
+def test_a_notebook_shows_the_progress_of_a_run_and_a_script_shows_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def run(count: int, **more: Any) -> str:
+        with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
+            run_stream(scripted_program(), locks(count), bank, **more)
+        return capsys.readouterr().out
+
+    assert run(3) == ""
+    seen: list[Any] = []
+    assert run(3, on_progress=seen.append) == ""
+    assert [(each.done, each.total, each.solved, each.scored) for each in seen] == [(n, 3, 0, n) for n in (1, 2, 3)]
+    assert seen[0].tokens < seen[2].tokens
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    shown = run(3)
+    assert [part.split(" · ")[0] for part in shown.split("\r")[1:]] == ["1 of 3", "2 of 3", "3 of 3"]
+    assert (shown.count("\n"), shown[-1]) == (1, "\n")
+    assert run(3, on_progress=lambda progress: None) == ""
+    with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
+        StreamProgram(scripted_program(), bank)(stream=TaskStream("locks", locks(3)))
+    assert capsys.readouterr().out == "", "a part of a compile"

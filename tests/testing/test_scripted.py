@@ -100,3 +100,27 @@ def test_a_script_that_gives_something_else_is_told_so(bank: MemoryBank, given: 
         program = ReasoningBank(backbones={"agent": scripted_lm(lambda prompt, r=reply: r)}, environments=Corridor.make)
         with pytest.raises(InfrastructureError, match=said):
             program(task=corridor(), bank=bank)
+
+
+@pytest.mark.parametrize("adapter", [dspy.ChatAdapter(), dspy.JSONAdapter()], ids=["chat", "json"])
+@pytest.mark.parametrize("answer", ["answer", "label", "choice"])
+def test_the_calls_of_an_own_agent_are_the_agents(bank: MemoryBank, adapter: Any, answer: str) -> None:
+    roles: list[str] = []
+
+    def script(prompt: Prompt) -> Reply:
+        roles.append(prompt.role)
+        if "next_tool_name" in prompt.wants:
+            return {"next_thought": "Done.", "next_tool_name": "finish", "next_tool_args": {}}
+        if prompt.role == "agent":
+            return {"reasoning": "So it is.", answer: "4711"}
+        return locksmith(prompt)
+
+    def look() -> str:
+        """Look."""
+        return "a lock"
+
+    agent = dspy.ReAct(f"task, lessons -> {answer}", tools=[look])
+    program = ReasoningBank(backbones={"agent": scripted_lm(script)}, agent=agent, score=lambda task, answer: True)
+    with dspy.context(adapter=adapter):
+        program(task=Task(id="t", instruction="Open the lock."), bank=bank)
+    assert roles == ["agent", "agent", "judge", "distiller"]

@@ -1,0 +1,353 @@
+"""Which items an agent is shown, and in what form: parts that memory systems are composed of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate, islice
+from statistics import fmean, pstdev
+from typing import Any, Protocol
+
+import dspy
+
+from rb_dspy.bank import MemoryBank
+from rb_dspy.memories.system import Base, Credit
+from rb_dspy.schema import MAX_DATA, MemoryItem, Polarity, Retrieved, Task
+from rb_dspy.steps.memory import NO_MEMORY, Memory, render
+from rb_dspy.steps.working import Context, ContextEdit, Moment, Position
+from rb_dspy.text import cut, estimate_tokens
+
+
+class Retriever(Protocol):
+    """Finds items, best first. ``query``: the task, or its text if what was learned from it may be shown."""
+
+    def __call__(self, moment: Moment, bank: MemoryBank, query: object) -> Sequence[Retrieved]: ...
+
+
+class Ranker(Protocol):
+    """Reorders what was found, and may drop some."""
+
+    def __call__(self, moment: Moment, found: Sequence[Retrieved], bank: MemoryBank) -> Sequence[Retrieved]: ...
+
+
+class Renderer(Protocol):
+    """Writes what was found for the agent, in at most ``max_tokens`` tokens (estimated)."""
+
+    def __call__(self, moment: Moment, found: Sequence[Retrieved], max_tokens: int) -> Memory: ...
+
+
+class Recall(dspy.Module):
+    """What an agent is shown: items that a retriever finds and rankers order, as a renderer writes them.
+
+    Nothing that was learned from the agent's own task is shown, and nothing that is held, whatever the retriever finds.
+    """
+
+    def __init__(
+        self,
+        base: Base,
+        retriever: Retriever,
+        renderer: Renderer,
+        *,
+        rank: Sequence[Ranker] = (),
+        working: Callable[..., Sequence[ContextEdit]] | None = None,
+    ) -> None:
+        """``base``: its ``max_tokens`` is the cap; ``working(moment, context, bank=bank)``: see ``WorkingMemory``."""
+        super().__init__()
+        self.config = base.config
+        self.retriever, self.renderer, self.rank, self.working = retriever, renderer, list(rank), working
+
+    def forward(self, task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
+        """See ``memories.Recall``."""
+        memory = self.at(Moment(task), bank, own_lessons)
+        return memory if self.working is None else replace(memory, working=partial(self.working, bank=bank))
+
+    def at(
+        self, moment: Moment, bank: MemoryBank, own_lessons: bool = False, *, without: Collection[str] = ()
+    ) -> Memory:
+        """What is found at a moment of a task, ``without`` the items of these ids."""
+        task = moment.task
+        found = self.retriever(moment, bank, (task.key or task.instruction) if own_lessons else task)
+        may = [each for each in found if own_lessons or not any(is_from(task, item, bank) for item in each.items)]
+        may = [each for each in may if not any(item.id in without for item in each.items)]
+        for ranker in self.rank:
+            may = list(ranker(moment, may, bank))
+        return self.renderer(moment, may, self.config.max_tokens)
+
+
+class EveryTurn(Recall):
+    """A recall that is repeated before each action, by what the agent sees then.
+
+    What is found stands before the observation, in at most ``max_tokens`` tokens, as what is found at first does; not
+    again what the agent reads beside its task, and nothing if the observation is the one before.
+    """
+
+    def __init__(self, base: Base, retriever: Retriever, renderer: Renderer, max_tokens: int) -> None:
+        super().__init__(base, retriever, renderer)
+        self.config = self.config.model_copy(update={"max_tokens": min(max_tokens, self.config.max_tokens)})
+
+    def forward(self, task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
+        """See ``memories.Recall``."""
+        memory = self.at(Moment(task), bank, own_lessons)
+        return replace(memory, working=partial(self.edits, bank=bank, own_lessons=own_lessons))
+
+    def edits(
+        self, moment: Moment, context: Context, *, bank: MemoryBank, own_lessons: bool = False
+    ) -> Sequence[ContextEdit]:
+        """See ``WorkingMemory``."""
+        if len(moment.steps) > 1 and moment.steps[-2].observation == moment.observation:
+            return ()
+        memory = self.at(moment, bank, own_lessons, without=context.lessons)
+        return [ContextEdit("show", tuple(item.id for item in memory.items), memory.block)] if memory else ()
+
+
+def is_from(task: Task, item: MemoryItem, bank: MemoryBank) -> bool:
+    """Whether anything in ``item`` was learned from ``task``."""
+    if item.data.get("tasks") == EVERY and bank.experience_of(task.id) is not None:
+        return True
+    return task.id in tasks_of([item])
+
+
+EVERY = "all"
+"""The ``tasks`` of an item that may hold something of every task that its bank learned from."""
+
+
+def tasks_of(items: Sequence[MemoryItem]) -> list[str]:
+    """Ids of the tasks that ``items`` were learned from, in order."""
+    given = (item.data.get("tasks") for item in items)
+    named = [str(id) for each in given if isinstance(each, list) for id in each]
+    return list(dict.fromkeys([*named, *(each.task_id for item in items for each in item.provenances)]))
+
+
+def merged(items: Sequence[MemoryItem], task: Task) -> dict[str, Any]:
+    """The data of an item that is written from ``items`` in ``task``: all tasks that it was learned from."""
+    ids = list(dict.fromkeys([*tasks_of(items), task.id]))
+    long = len(json.dumps(ids)) > MAX_DATA - _OTHER_DATA
+    return {"tasks": EVERY if long or any(each.data.get("tasks") == EVERY for each in items) else ids}
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The ``k`` items nearest to the task, or to what the agent sees now."""
+
+    k: int
+    kinds: Collection[str] | None = None
+    min_score: float | None = None
+    """Lowest cosine; None: the embedder's own floor."""
+    polarity: Polarity | None = None
+    by_observation: bool = False
+    """Whether the query is what the agent sees now, instead of its task."""
+
+    def __call__(self, moment: Moment, bank: MemoryBank, query: Any) -> Sequence[Retrieved]:
+        floor = getattr(bank.embedder, "min_score", None) if self.min_score is None else self.min_score
+        if self.by_observation and moment.observation:
+            key = moment.observation
+            query = key if isinstance(query, str) else moment.task.model_copy(update={"key": key})
+        return bank.retrieve(query, self.k, "item", floor, polarity=self.polarity, kinds=self.kinds)
+
+
+@dataclass(frozen=True)
+class Recent:
+    """The last ``k`` items, newest first; None: all of them."""
+
+    k: int | None
+    kinds: Collection[str] | None = None
+
+    def __call__(self, moment: Moment, bank: MemoryBank, query: object) -> Sequence[Retrieved]:
+        own = moment.task if isinstance(query, Task) else None
+        may = (item for item in reversed(bank.items(kinds=self.kinds)) if item.level != "held")
+        others = (each for each in may if not (own and is_from(own, each, bank)))
+        return [_found(item) for item in islice(others, self.k)]
+
+
+@dataclass(frozen=True)
+class Halves:
+    """The nearest items from successes, then the nearest from failures."""
+
+    successes: int
+    failures: int
+    kinds: Collection[str] | None = None
+    min_score: float | None = None
+
+    def __call__(self, moment: Moment, bank: MemoryBank, query: object) -> Sequence[Retrieved]:
+        good = Nearest(self.successes, self.kinds, self.min_score, "success")(moment, bank, query)
+        return [*good, *Nearest(self.failures, self.kinds, self.min_score, "failure")(moment, bank, query)]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What each of several retrievers finds, in their order."""
+
+    retrievers: Sequence[Retriever]
+
+    def __call__(self, moment: Moment, bank: MemoryBank, query: object) -> Sequence[Retrieved]:
+        return [found for each in self.retrievers for found in each(moment, bank, query)]
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """The best ``k`` by a weighted sum of likeness and credit, each standardized among what was found."""
+
+    credit: Credit
+    k: int
+    weight: float = 0.5
+    """Weight of the credit; the rest is that of the likeness."""
+    most: float = 3.0
+    """Largest absolute value of a standardized credit."""
+
+    def __call__(self, moment: Moment, found: Sequence[Retrieved], bank: MemoryBank) -> Sequence[Retrieved]:
+        credits = worth(bank, self.credit, [item.id for each in found for item in each.items])
+        likeness = _standardized([each.score for each in found])
+        value = _standardized([max(credits[item.id] for item in each.items) for each in found])
+        scores = [
+            (1 - self.weight) * like + self.weight * max(-self.most, min(self.most, good))
+            for like, good in zip(likeness, value, strict=True)
+        ]
+        order = sorted(range(len(found)), key=lambda place: (-scores[place], place))
+        return [found[place] for place in order[: self.k]]
+
+
+def succeeded(item: MemoryItem) -> bool:
+    """Whether the rollout that an item was learned from was a success; of several rollouts, this one."""
+    return item.data.get("label", item.polarity) == "success"
+
+
+@dataclass(frozen=True)
+class Best:
+    """By credit, of equal ones the newest first."""
+
+    credit: Credit
+
+    def __call__(self, moment: Moment, found: Sequence[Retrieved], bank: MemoryBank) -> Sequence[Retrieved]:
+        credits = worth(bank, self.credit, [item.id for each in found for item in each.items])
+        return sorted(found, key=lambda each: max((credits[item.id], item.seq) for item in each.items), reverse=True)
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Ranks items from successes, then those from failures, by themselves."""
+
+    ranker: Ranker
+
+    def __call__(self, moment: Moment, found: Sequence[Retrieved], bank: MemoryBank) -> Sequence[Retrieved]:
+        good = [each for each in found if all(map(succeeded, each.items))]
+        bad = [each for each in found if each not in good]
+        return [*self.ranker(moment, good, bank), *self.ranker(moment, bad, bank)]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Items in a numbered list. Long ones are cut, so that each has an equal share of the room."""
+
+    heading: str = ""
+    position: Position = "first_turn"
+    whole: bool = False
+    """Whether the last ones are left out instead."""
+
+    def __call__(self, moment: Moment, found: Sequence[Retrieved], max_tokens: int) -> Memory:
+        items = [item for each in found for item in each.items]
+        room = max_tokens - estimate_tokens(f"{self.heading}\n")
+        sizes = accumulate(estimate_tokens(_block(item, item.content)) + 1 for item in items)
+        first = items[: max(1, sum(size <= room for size in sizes))] if self.whole else items
+        memory = fitted(first, found, room)
+        left = sum(estimate_tokens(_block(item, item.content)) for item in items[len(first) :])
+        block = f"{self.heading}\n{memory.block}" if self.heading and memory else memory.block
+        return replace(memory, block=block, position=self.position, beyond=memory.beyond + left)
+
+
+@dataclass(frozen=True)
+class Parted:
+    """Items under headings, each in the first part whose test it passes."""
+
+    parts: Sequence[tuple[str, Callable[[MemoryItem], bool]]]
+    position: Position = "first_turn"
+
+    def __call__(self, moment: Moment, found: Sequence[Retrieved], max_tokens: int) -> Memory:
+        groups: list[list[Retrieved]] = [[] for _ in self.parts]
+        for each in found:
+            place = next((n for n, (_, test) in enumerate(self.parts) if all(map(test, each.items))), None)
+            if place is not None:
+                groups[place].append(each)
+        total = sum(map(len, groups))
+        shown = [
+            Listed(heading)(moment, group, max_tokens * len(group) // total)
+            for (heading, _), group in zip(self.parts, groups, strict=True)
+            if group
+        ]
+        return Memory(
+            tuple(found),
+            tuple(item for each in shown for item in each.items),
+            "\n".join(each.block for each in shown if each) or NO_MEMORY,
+            position=self.position,
+            parts=tuple(part for each in shown for part in each.parts),
+            beyond=sum(each.beyond for each in shown),
+        )
+
+
+def fitted(items: Sequence[MemoryItem], found: Sequence[Retrieved], max_tokens: int) -> Memory:
+    """The list of ``items`` in ``max_tokens``: those that are longer than their share are cut in the middle."""
+    every = list({item.id: item for item in items}.values())
+    whole = render(every, found)
+    wanted = estimate_tokens(whole.block) if every else 0
+    if wanted <= max_tokens:
+        return whole
+    rest, texts = max_tokens, dict[str, str]()
+    for n, item in enumerate(sorted(every, key=_length)):
+        share = rest // (len(every) - n)
+        frame = estimate_tokens(render([item.model_copy(update={"content": ""})]).block) + _MARGIN
+        # quoting and escaping add to each line, so what is cut may still be too long
+        room = share - frame
+        while room > 0 and estimate_tokens(_block(item, cut(item.content, room))) > share:
+            room = room * 4 // 5
+        texts[item.id] = cut(item.content, room) if room > 0 else ""
+        rest -= estimate_tokens(_block(item, texts[item.id])) if texts[item.id] else 0
+    fitting = [each.model_copy(update={"content": texts[each.id]}) for each in every if texts[each.id]]
+    memory = render(fitting, found, max_tokens)
+    shown = {item.id for item in memory.items}
+    beyond = max(0, wanted - estimate_tokens(memory.block))
+    return replace(memory, items=tuple(each for each in every if each.id in shown), beyond=beyond)
+
+
+def written(title: str, text: str, found: Sequence[Retrieved], max_tokens: int) -> Memory:
+    """A text that a language model wrote from what was found, quoted like an item; it counts as a use of all of it."""
+    items = tuple({item.id: item for each in found for item in each.items}.values())
+    if not items:
+        return Memory(tuple(found))
+    nobody = items[0].provenance.model_copy(update={"origin": ""})
+    texts = {"title": title, "description": "", "content": text, "provenances": (nobody,)}
+    memory = fitted([items[0].model_copy(update=texts)], found, max_tokens)
+    return replace(memory, items=items if memory else (), parts=())
+
+
+def worth(bank: MemoryBank, credit: Credit, ids: Collection[str]) -> dict[str, float]:
+    """Id -> the credit of an item."""
+    uses = bank.all_uses(ids)
+    return {id: credit(uses[id]) for id in ids}
+
+
+_OTHER_DATA = 2_000
+"""Bytes of an item's data that are not ids of tasks."""
+_MARGIN = 8
+"""Tokens of a number and a mark of a cut."""
+
+
+def _block(item: MemoryItem, content: str) -> str:
+    return render([item.model_copy(update={"content": content})]).block
+
+
+def _length(item: MemoryItem) -> int:
+    return estimate_tokens(item.content)
+
+
+def _found(item: MemoryItem, score: float = 0.0) -> Retrieved:
+    first = item.provenance
+    return Retrieved(
+        score=score, experience_id=first.experience_id, task_id=first.task_id, instruction=item.title, items=(item,)
+    )
+
+
+def _standardized(values: Sequence[float]) -> list[float]:
+    spread = pstdev(values) if len(values) > 1 else 0.0
+    mean = fmean(values) if values else 0.0
+    return [(value - mean) / spread if spread > 1e-9 else 0.0 for value in values]
