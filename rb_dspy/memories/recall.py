@@ -176,16 +176,6 @@ class Halves:
 
 
 @dataclass(frozen=True)
-class Joined:
-    """What each of several retrievers finds, in their order."""
-
-    retrievers: Sequence[Retriever]
-
-    def __call__(self, moment: Moment, bank: MemoryBank, query: object) -> Sequence[Retrieved]:
-        return [found for each in self.retrievers for found in each(moment, bank, query)]
-
-
-@dataclass(frozen=True)
 class Weighed:
     """The best ``k`` by a weighted sum of likeness and credit, each standardized among what was found."""
 

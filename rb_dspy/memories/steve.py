@@ -9,9 +9,9 @@ import dspy
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import DistillConfig
-from rb_dspy.memories.recall import Joined, Nearest, Parted, Recall
+from rb_dspy.memories.recall import Nearest, Parted, Recall
 from rb_dspy.memories.system import Attempt, Base, MemorySystem
-from rb_dspy.memories.teach import asked, item, model_of, sentence, texts
+from rb_dspy.memories.teach import Rollout, asked, item, model_of, sentence, texts
 from rb_dspy.schema import ItemDraft, Trajectory
 from rb_dspy.steps import Distilled
 from rb_dspy.steps.transcript import escape_markers
@@ -34,7 +34,7 @@ def steve(base: Base) -> MemorySystem:
     The authors compare the states of a game; we compare the texts of actions and observations. They also plan anew at
     once when a step fails; with us a failure only teaches later tasks. Read from the abstract: there is no code.
     """
-    nearest = Joined([Nearest(_EACH, (kind,)) for kind in ("skill", "guardrail")])
+    near = [Nearest(_EACH, (kind,)) for kind in ("skill", "guardrail")]
     parts = (
         ("Skills that worked on such tasks:", lambda item: item.kind == "skill"),
         ("Guardrails, from attempts that failed; keep to them:", lambda item: True),
@@ -43,7 +43,7 @@ def steve(base: Base) -> MemorySystem:
         stores="a skill of each success, a guardrail of each failure, with each step diagnosed",
         shows=f"the {_EACH} nearest skills, and apart from them the {_EACH} nearest guardrails",
         source="Steve-Evolving, arXiv 2603.13131",
-        retrieve=Recall(base, nearest, Parted(parts)),
+        retrieve=Recall(base, lambda *asked: [found for each in near for found in each(*asked)], Parted(parts)),
         teach=Diagnosed(base.distill),
         signal="outcome",
     )
@@ -83,13 +83,13 @@ class Diagnosed(dspy.Module):
         return Distilled(drafts, "" if drafts else "nothing learned: not judged", model_of(self.success))
 
     def _learned(self, attempt: Attempt) -> ItemDraft:
-        lines = "\n".join(map(escape_markers, diagnose(attempt.trajectory)))
-        diagnosis = cut(lines, self.config.view_tokens // 4) or "(nothing was refused, without effect, or repeated)"
-        if attempt.verdict.label == "success":
-            said = asked(self.success, self.config, attempt, diagnosis=diagnosis)
+        lines = "\n".join(map(escape_markers, diagnose(attempt.trajectory))) or "(no step was in vain)"
+        right = attempt.verdict.label == "success"
+        predict = self.success if right else self.failure
+        said = asked(predict, self.config, attempt, diagnosis=lambda tokens: cut(lines, tokens // 4))
+        if right:
             steps = [f"- {step}" for step in texts(said, "steps")]
             return item("skill", sentence(said, "when"), "\n".join([*steps, f"Check: {sentence(said, 'check')}"]))
-        said = asked(self.failure, self.config, attempt, diagnosis=diagnosis)
         rule = f"Never: {sentence(said, 'never')}\nInstead: {sentence(said, 'instead')}"
         return item("guardrail", sentence(said, "when"), rule)
 
@@ -98,22 +98,18 @@ def _same(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-class Skill(dspy.Signature):
+class Skill(Rollout):
     """This attempt succeeded. Write the skill that it shows, without the steps that the diagnosis finds useless."""
 
-    task: str = dspy.InputField(desc="what was to be done")
-    trajectory: str = dspy.InputField(desc="the attempt")
     diagnosis: str = dspy.InputField(desc="steps that achieved nothing, and why")
     when: str = dspy.OutputField(desc="on which tasks, and from which state, the skill can be used; one sentence")
     steps: list[str] = dspy.OutputField(desc="what to do, in order")
     check: str = dspy.OutputField(desc="what shows that it worked")
 
 
-class Guardrail(dspy.Signature):
+class Guardrail(Rollout):
     """This attempt failed. Write the rule that prevents it, from the steps in the diagnosis if they caused it."""
 
-    task: str = dspy.InputField(desc="what was to be done")
-    trajectory: str = dspy.InputField(desc="the attempt")
     diagnosis: str = dspy.InputField(desc="steps that achieved nothing, and why")
     when: str = dspy.OutputField(desc="on which tasks, and in which state, the rule holds; one sentence")
     never: str = dspy.OutputField(desc="what not to do")

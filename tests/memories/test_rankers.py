@@ -111,7 +111,7 @@ def test_no_candidate_can_look_like_another() -> None:
 
 def choosing(prompt: Prompt) -> Any:
     """Ranks the candidates that tell a code of the maker of the lock."""
-    if prompt.role == "agent":
+    if "action" in prompt.wants:
         return agent(prompt)
     if "ranking" not in prompt.wants:
         return anything(prompt)

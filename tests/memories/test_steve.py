@@ -42,12 +42,12 @@ def test_steps_are_diagnosed(steps: list[tuple[str, str]], found: list[str]) -> 
 
 def walker(prompt: Prompt) -> Any:
     """Does what a skill says, and nothing that a guardrail forbids; writes rules from the diagnosis alone."""
-    if prompt.role == "agent":
+    if "action" in prompt.wants:
         skills, _, rails = prompt.get("memory").partition("Guardrails")
         good, bad = re.findall(r"- (\w+)", skills), re.findall(r"Never: (\w+)", rails)
         ideas = [each for each in ("run", "wait", "forward") if each not in bad]
         return {"thought": "So it is.", "action": (good or ideas)[0]}
-    if prompt.role == "judge":
+    if "label" in prompt.wants:
         return locksmith(prompt)
     when = {"when": "Walking through a corridor."}
     if "never" not in prompt.wants:
