@@ -6,44 +6,25 @@ which names and numbers two texts have, whether one denies, and where they diffe
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
 from rb_dspy.bank import MemoryBank
+from rb_dspy.bank.store.tables import embedded_text
 from rb_dspy.memories.curators import retire
 from rb_dspy.memories.system import Curated
 from rb_dspy.schema import ItemDraft, MemoryDraft, MemoryItem, Task
+from rb_dspy.steps.statements import DENIALS, QUALIFIERS, WORD
 
 _NEAR = 5
 """Stored items that a draft is compared with."""
-_DENIALS = frozenset(
-    [
-        "cannot",
-        "don",
-        "doesn",
-        "except",
-        "false",
-        "if",
-        "incorrect",
-        "isn",
-        "never",
-        "no",
-        "not",
-        "unless",
-        "until",
-        "wasn",
-        "without",
-        "wrong",
-    ]
-)
+_DENIALS = DENIALS | QUALIFIERS | {"without"}
 """Words that turn a sentence into another one."""
 _SHARE = 0.6
 """Two texts have the same subject if they have this share of their words in common, in order."""
 _LONGEST = 4
 """Words of a value."""
-_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
@@ -58,16 +39,9 @@ class Dedup:
     kinds: Collection[str] | None = None
 
     def __call__(self, curated: Curated, task: Task, bank: MemoryBank) -> Curated:
-        return replace(curated, drafts=tuple(dict.fromkeys(self._known(draft, bank) for draft in curated.drafts)))
-
-    def _known(self, draft: MemoryDraft, bank: MemoryBank) -> MemoryDraft:
-        same = (
-            each
-            for each in neighbours(draft, bank, self.near, self.kinds)
-            if says_the_same(draft.content, each.content)
-        )
-        known = next(same, None)
-        return draft if known is None else as_draft(known)
+        same = {each: repeated(each, bank, self.near, self.kinds)[:1] for each in curated.drafts}
+        drafts = (as_draft(known[0]) if known else draft for draft, known in same.items())
+        return replace(curated, drafts=tuple(dict.fromkeys(drafts)))
 
 
 @dataclass(frozen=True)
@@ -85,11 +59,8 @@ class Supersede:
 
     def __call__(self, curated: Curated, task: Task, bank: MemoryBank) -> Curated:
         for draft in curated.drafts:
-            old = [
-                each
-                for each in neighbours(draft, bank, self.near, self.kinds)
-                if is_newer(draft.content, each.content, task.instruction)
-            ]
+            near = neighbours(draft, bank, self.near, self.kinds)
+            old = [each for each in near if is_newer(draft.content, each.content, task.instruction)]
             curated = retire(curated, old, f"superseded: {draft.content[:200]}")
         return curated
 
@@ -104,23 +75,13 @@ class Consensus:
     near: float = 0.85
     tasks: int = 2
     """How many tasks have to say it."""
-    first: Dedup = field(default_factory=lambda: Dedup(kinds=("candidate",)))
 
     def __call__(self, curated: Curated, task: Task, bank: MemoryBank) -> Curated:
         drafts, done = list[MemoryDraft](), list[MemoryItem]()
         for draft in curated.drafts:
-            if any(
-                says_the_same(draft.content, each.content) for each in neighbours(draft, bank, self.near, ("lesson",))
-            ):
-                drafts.append(draft)
-                continue
-            same = [
-                each
-                for each in neighbours(draft, bank, self.near, ("candidate",))
-                if says_the_same(draft.content, each.content)
-            ]
+            same = repeated(draft, bank, self.near, ("candidate",))
             tasks = {each.task_id for item in same for each in item.provenances} | {task.id}
-            if len(tasks) >= self.tasks:
+            if repeated(draft, bank, self.near, ("lesson",)) or len(tasks) >= self.tasks:
                 done += same
                 drafts.append(draft)
             else:
@@ -129,11 +90,21 @@ class Consensus:
 
 
 def neighbours(
-    draft: MemoryDraft, bank: MemoryBank, near: float, kinds: Collection[str] | None
-) -> Iterator[MemoryItem]:
-    """The stored items that are most like a draft, nearest first."""
-    for each in bank.retrieve(draft.content, _NEAR, "item", near, kinds=kinds):
-        yield from each.items
+    draft: MemoryDraft, bank: MemoryBank, near: float | None, kinds: Collection[str] | None
+) -> list[MemoryItem]:
+    """The stored items that are most like a draft, nearest first; by the texts that items of its kind are found by."""
+    text = embedded_text(kind_of(draft), draft.title, draft.description, draft.content)
+    return [item for found in bank.retrieve(text, _NEAR, "item", near, kinds=kinds) for item in found.items]
+
+
+def repeated(draft: MemoryDraft, bank: MemoryBank, near: float, kinds: Collection[str] | None) -> list[MemoryItem]:
+    """The stored items that say all that a draft says."""
+    return [each for each in neighbours(draft, bank, near, kinds) if says_the_same(draft.content, each.content)]
+
+
+def kind_of(draft: MemoryDraft) -> str:
+    """``lesson``, or the kind of an ``ItemDraft``."""
+    return draft.kind if isinstance(draft, ItemDraft) else "lesson"
 
 
 def says_the_same(one: str, other: str) -> bool:
@@ -143,21 +114,16 @@ def says_the_same(one: str, other: str) -> bool:
 
 def is_newer(new: str, old: str, asked: str) -> bool:
     """Whether ``new`` says another value about the subject of ``old``; ``asked``: the task that taught it."""
-    ours, theirs = _WORD.findall(new), _WORD.findall(old)
-    blocks = SequenceMatcher(
-        None, [each.casefold() for each in ours], [each.casefold() for each in theirs], autojunk=False
-    ).get_opcodes()
+    ours, theirs, subject = ([word.casefold() for word in WORD.findall(text)] for text in (new, old, asked))
+    blocks = SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes()
     places = [(ours[a:b], theirs[c:d]) for kind, a, b, c, d in blocks if kind != "equal"]
     same = sum(b - a for kind, a, b, _, _ in blocks if kind == "equal")
     if len(places) != 1 or same < _SHARE * max(len(ours), len(theirs)):
         return False
     value, before = places[0]
-    if not 0 < len(value) <= _LONGEST or not 0 < len(before) <= _LONGEST:
-        return False
-    subject = {word.casefold() for word in _WORD.findall(asked)}
-    kept = {word.casefold() for word in ours} - {word.casefold() for word in value}
-    names_it = {word for word in kept & subject if len(word) > 3}
-    return bool(names_it) and not subject & {word.casefold() for word in (*value, *before)}
+    names_it = any(len(word) > 3 and word in subject for word in {*ours} - {*value})
+    is_value = 0 < len(value) <= _LONGEST and 0 < len(before) <= _LONGEST
+    return is_value and names_it and not {*subject} & {*value, *before}
 
 
 def as_draft(item: MemoryItem) -> MemoryDraft:
@@ -174,7 +140,7 @@ def candidate(draft: MemoryDraft | MemoryItem) -> ItemDraft:
 
 def _marked(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """The names and numbers of a text, and its denials."""
-    words = _WORD.findall(text)
+    words = WORD.findall(text)
     named = {
         each.casefold() for n, each in enumerate(words) if any(map(str.isdigit, each)) or (n and each != each.lower())
     }
@@ -182,4 +148,4 @@ def _marked(text: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _stems(text: str) -> frozenset[str]:
-    return frozenset(each.casefold()[:5] for each in _WORD.findall(text) if len(each) > 3)
+    return frozenset(each.casefold()[:5] for each in WORD.findall(text) if len(each) > 3)

@@ -34,8 +34,7 @@ _UNUSABLE = re.compile(
     r"[{}\[\]?]|\b(?:wrong|incorrect|false|not|no|never|cannot|\w+n['’]t|except|if|unless|until)\b", re.IGNORECASE
 )
 """Marks JSON, questions, denials and conditions, which are not repeated in other words."""
-_WORD = re.compile(r"\w+")
-_DENYING = "wrong incorrect false not no never cannot isn aren wasn weren don doesn didn"
+WORD = re.compile(r"\w+")
 _COMMON = """
     a an and answer answers are as at be by code correct do does error failed for from has have hint how i in info is it
     its know my name note of ok on only or our question result right task that the this to true was were what where
@@ -43,10 +42,10 @@ _COMMON = """
 """
 _POINTING = frozenset(["here", "its", "it", "these", "this", "those", "you", "your"])
 """A statement with one of these may be about anything."""
-_QUALIFIERS = frozenset(["except", "if", "unless", "until"])
+QUALIFIERS = frozenset(["except", "if", "unless", "until"])
 """A note with one of these says more than the statement that it repeats."""
-_DENIALS = frozenset(_DENYING.split())
-_GENERIC = _DENIALS | frozenset(_COMMON.split())
+DENIALS = frozenset("wrong incorrect false not no never cannot isn aren wasn weren don doesn didn".split())
+_GENERIC = DENIALS | frozenset(_COMMON.split())
 """Words that name no subject."""
 
 
@@ -130,7 +129,7 @@ def _repeated(text: str, said: Sequence[Statement]) -> list[Statement]:
         if not is_usable or not each.words - _GENERIC <= note:
             continue
         quotes = _names(each.action) & each.words or _words(each.action) <= each.words
-        if each.action and quotes and note & _DENIALS:
+        if each.action and quotes and note & DENIALS:
             continue  # the environment may quote the agent, and the note denies it
         if same := _in_order(text, each):
             near.append((same, each))
@@ -145,7 +144,7 @@ def _repeated(text: str, said: Sequence[Statement]) -> list[Statement]:
 
 def _in_order(text: str, statement: Statement) -> int:
     """How many words of a statement a text has in order; 0 if it is less than ``_SHARE`` of them."""
-    ordered, stated = (_WORD.findall(each.casefold()) for each in (text, statement.text))
+    ordered, stated = (WORD.findall(each.casefold()) for each in (text, statement.text))
     blocks = SequenceMatcher(None, ordered, stated, autojunk=False).get_matching_blocks()
     same = sum(block.size for block in blocks)
     return same if same >= _SHARE * len(stated) else 0
@@ -189,7 +188,7 @@ def _says_more(note: str, repeated: Sequence[Statement], said: Sequence[Statemen
     """Whether a note has a condition, or a word that was said elsewhere: another fact, which must not be lost."""
     elsewhere = frozenset().union(*(each.words for each in said if each not in repeated and len(each.words) > 1))
     kept = subject.union(_GENERIC, *(each.words for each in repeated))
-    return bool(_words(note) & (_QUALIFIERS | (elsewhere - kept)))
+    return bool(_words(note) & (QUALIFIERS | (elsewhere - kept)))
 
 
 def _has_value(note: str, said: Sequence[Statement], answer: str | None, subject: frozenset[str]) -> bool:
@@ -214,9 +213,9 @@ def _sentences(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _words(text: str) -> frozenset[str]:
-    return frozenset(_WORD.findall(text.casefold()))
+    return frozenset(WORD.findall(text.casefold()))
 
 
 def _names(text: str) -> frozenset[str]:
-    named = (each for each in _WORD.findall(text) if each != each.lower() or any(map(str.isdigit, each)))
+    named = (each for each in WORD.findall(text) if each != each.lower() or any(map(str.isdigit, each)))
     return frozenset(each.casefold() for each in named) - _GENERIC
