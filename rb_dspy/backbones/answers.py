@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import functools
 import re
+from contextlib import suppress
 from typing import Any
 
 import dspy
 from dspy.clients.call_context import adapter_fallback_scope
 from dspy.utils.exceptions import AdapterParseError
 
+from rb_dspy.backbones.lenient import lenient
 from rb_dspy.text import counted, without_thoughts
 
 _SHORTEST_LIMIT = 16_000
@@ -43,7 +45,7 @@ class AnswerReader:
         problem = _problem(answer, self.limit)
         try:
             if not problem:
-                return super().parse(signature, answer)  # type: ignore[misc, no-any-return]
+                return self._read(signature, answer)
         except AdapterParseError:
             raise
         except (ValueError, RecursionError) as exc:  # of json and its relatives: nested too deeply, a number too long
@@ -51,6 +53,14 @@ class AnswerReader:
         raise AdapterParseError(
             type(self).__name__, signature, answer[: self.limit], f"The answer is unusable: {problem}"
         )
+
+    def _read(self, signature: type[dspy.Signature], answer: str) -> dict[str, Any]:
+        try:
+            return super().parse(signature, answer)  # type: ignore[misc, no-any-return]
+        except AdapterParseError:
+            with suppress(AdapterParseError):
+                return super().parse(lenient(signature), answer)  # type: ignore[misc, no-any-return]
+            raise
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with adapter_fallback_scope() as progress:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from typing import Any
+from typing import Any, Literal
 
 import dspy
+import pydantic
 import pytest
 
 from rb_dspy import Backbones, MaTTS, MemoryBank, ReasoningBank, Task, run_stream
@@ -29,7 +30,7 @@ HOSTILE = {
 FIELDS = "analysis: str, label: str, action: list[int], memory_items: list[dict], choice: int"
 
 
-def asked(answer: str, adapter: Any, fields: str = "task: str -> label: str") -> Any:
+def asked(answer: str, adapter: Any, fields: Any = "task: str -> label: str") -> Any:
     with dspy.context(lm=scripted_lm(lambda prompt: answer), adapter=adapter):
         return call(dspy.Predict(fields), "judge", temperature=0.0, max_tokens=1000, task="t")
 
@@ -148,3 +149,60 @@ def test_a_key_in_an_unreadable_answer_is_not_stored() -> None:
     (stored,) = bank.experiences()
     assert [each.label for each in stored.verdicts] == ["unknown"]
     assert key not in stored.model_dump_json()
+
+
+class Point(pydantic.BaseModel):
+    """Two numbers and a name."""
+
+    x: int
+    y: list[int] = []
+    name: Literal["left", "right"] = "left"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        (list[str], "Look twice.", ["Look twice."]),
+        (list[str], "- Look.\n2. Then type.", ["Look.", "Then type."]),
+        (list[str], '["a", 2]', ["a", "2"]),
+        (list[str], '{"step": "Look.", "then": "Type."}', ["Look.: Type."]),
+        (list[str], "none", []),
+        (list[int], "3", [3]),
+        (list[int], "2 and 3", [2, 3]),
+        (list[int], '["item 2", "all"]', [2]),
+        (list[int], "null", []),
+        (float, "Score: 0.8.", 0.8),
+        (bool, "Yes, it does.", True),
+        (Literal["add", "noop"], "Add.", "add"),
+        (list[Point], '{"x": 1}', [Point(x=1)]),
+        (list[Point], '{"X": "number 1", "y": 2, "name": "Right"}', [Point(x=1, y=[2], name="right")]),
+        (list[Point], '[{"x": 1, "y": null}, {"z": 1}]', [Point(x=1)]),
+    ],
+)
+@pytest.mark.parametrize("adapter", [dspy.ChatAdapter(), dspy.JSONAdapter()])
+def test_what_is_clear_is_read_in_another_form(kind: Any, text: str, expected: object, adapter: Any) -> None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    is_json = isinstance(adapter, dspy.JSONAdapter)
+    answer = json.dumps({"label": value}) if is_json else f"[[ ## label ## ]]\n{text}\n\n[[ ## completed ## ]]"
+    signature = dspy.Signature("task: str -> label: str", "Do it.").with_updated_fields("label", type_=kind)
+    assert asked(answer, adapter, signature).label == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (float, "high"),
+        (float, "8 of 10"),
+        (bool, "maybe"),
+        (list[int], "all"),
+        (list[Point], "a point"),
+        (int, "1 or 2"),
+    ],
+)
+def test_what_is_not_clear_is_unparseable(kind: Any, text: str) -> None:
+    signature = dspy.Signature("task: str -> label: str", "Do it.").with_updated_fields("label", type_=kind)
+    with pytest.raises(UnparseableOutput):
+        asked(json.dumps({"label": text}), dspy.JSONAdapter(), signature)
