@@ -59,7 +59,7 @@ class AnswerReader:
             return super().parse(signature, answer)  # type: ignore[misc, no-any-return]
         except AdapterParseError:
             with suppress(AdapterParseError):
-                return super().parse(lenient(signature), answer)  # type: ignore[misc, no-any-return]
+                return super().parse(lenient(signature), answer)  # type: ignore[misc, arg-type, no-any-return]
             raise
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

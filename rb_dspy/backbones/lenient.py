@@ -12,7 +12,6 @@ import re
 from contextlib import suppress
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-import dspy
 import pydantic
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -22,7 +21,7 @@ _NOTHING = frozenset(["", "none", "nothing", "empty", "n/a", "null"])
 
 
 @functools.lru_cache(maxsize=256)
-def lenient(signature: type[dspy.Signature]) -> type[dspy.Signature]:
+def lenient(signature: Any) -> Any:
     """``signature`` with outputs that take more than their types do, except for texts."""
     loose = signature.with_updated_fields(next(iter(signature.output_fields)))  # a copy
     for field in loose.output_fields.values():
@@ -55,12 +54,10 @@ def _read(kind: Any, given: Any) -> Any:
 
 def _items(kind: Any, given: Any) -> Any:
     """A list of what ``kind`` can be read from in ``given``; ``given`` if that is nothing."""
-    if given is None:
-        return []
     if isinstance(given, str) and kind in (str, int):
         given = _NUMBER.findall(given) or [given] if kind is int else given.splitlines()
         given = [_MARK.sub("", line, count=1).strip() for line in given]
-    if isinstance(given, str) and _is_model(kind):
+    if given is None or (isinstance(given, str) and _is_model(kind)):
         return given
     each = given if isinstance(given, list) else [given]
     told = [one for one in each if not (isinstance(one, str) and one.strip(" .()").casefold() in _NOTHING)]

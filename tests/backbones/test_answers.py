@@ -170,7 +170,7 @@ class Point(pydantic.BaseModel):
         (list[int], "3", [3]),
         (list[int], "2 and 3", [2, 3]),
         (list[int], '["item 2", "all"]', [2]),
-        (list[int], "null", []),
+        (list[int], "none", []),
         (float, "Score: 0.8.", 0.8),
         (bool, "Yes, it does.", True),
         (Literal["add", "noop"], "Add.", "add"),
@@ -202,7 +202,7 @@ def test_what_is_clear_is_read_in_another_form(kind: Any, text: str, expected: o
         (int, "1 or 2"),
     ],
 )
-def test_what_is_not_clear_is_unparseable(kind: Any, text: str) -> None:
+def test_what_is_not_clear_is_unparseable(kind: Any, text: str | None) -> None:
     signature = dspy.Signature("task: str -> label: str", "Do it.").with_updated_fields("label", type_=kind)
     with pytest.raises(UnparseableOutput):
         asked(json.dumps({"label": text}), dspy.JSONAdapter(), signature)
