@@ -1,4 +1,4 @@
-"""Parts of a recall that ask a language model before the task: what to look for, what fits, what to write from it."""
+"""Parts of a recall that ask a language model before the task: what to look for, what to write from it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import dspy
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import DistillConfig
-from rb_dspy.errors import UnparseableOutput
 from rb_dspy.memories.recall import Retriever, fitted, written
-from rb_dspy.memories.teach import numbers, sentence
+from rb_dspy.memories.teach import sentence
 from rb_dspy.schema import MemoryItem, Retrieved
 from rb_dspy.steps import Memory
 from rb_dspy.steps.ask import ask
@@ -33,29 +32,6 @@ class Sought(dspy.Module):
         words = sentence(ask(self.predict, "distiller", self.config, lambda _: {"task": _text(moment)}), "query")
         sought = words if isinstance(query, str) else query.model_copy(update={"key": words})
         return self.retriever(moment, bank, sought)
-
-
-class Ranked(dspy.Module):
-    """A ranker that asks a language model which ``k`` help with the task."""
-
-    def __init__(self, k: int, config: DistillConfig) -> None:
-        super().__init__()
-        self.k, self.config, self.predict = k, config, dspy.Predict(Ranking)
-
-    def forward(self, moment: Moment, found: Sequence[Retrieved], bank: MemoryBank) -> Sequence[Retrieved]:
-        """See ``recall.Ranker``."""
-        if not found:
-            return ()
-
-        def inputs(max_tokens: int) -> dict[str, str]:
-            items = [item for each in found for item in each.items]
-            return {"task": _text(moment), "advice": fitted(items, (), max_tokens).block}
-
-        said = ask(self.predict, "distiller", self.config, inputs)
-        chosen = numbers(said, "ranking", len(found))
-        if said.ranking and not chosen:
-            raise UnparseableOutput(f"the distiller's ranking is {said.ranking!r:.120}; expected numbers of the list")
-        return [found[n - 1] for n in chosen[: self.k]]
 
 
 class Written(dspy.Module):
@@ -88,15 +64,10 @@ class Written(dspy.Module):
         def inputs(tokens: int) -> dict[str, str]:
             lists = {name: [item for item in items if test(item)] for name, test in self.parts.items()}
             shown = {name: fitted(each, (), tokens).block if each else "(none)" for name, each in lists.items()}
-            return {"task": _text(moment), **shown, "limit": f"{max_tokens * 2 // 3} words"}
+            every = {"task": _text(moment), **shown, "limit": f"{max_tokens * 2 // 3} words"}
+            return {name: text for name, text in every.items() if name in self.predict.signature.input_fields}
 
-        wanted = self.predict.signature.input_fields
-        said = ask(
-            self.predict,
-            "distiller",
-            self.config,
-            lambda tokens: {name: text for name, text in inputs(tokens).items() if name in wanted},
-        )
+        said = ask(self.predict, "distiller", self.config, inputs)
         return written(self.title, sentence(said, next(iter(self.predict.signature.output_fields))), found, max_tokens)
 
 
@@ -109,11 +80,3 @@ class Search(dspy.Signature):
 
     task: str = dspy.InputField(desc="what is to be done")
     query: str = dspy.OutputField(desc="one or two sentences")
-
-
-class Ranking(dspy.Signature):
-    """Choose the advice that helps with this task, best first. Leave out what is about something else."""
-
-    task: str = dspy.InputField(desc="what is to be done")
-    advice: str = dspy.InputField(desc="a numbered list")
-    ranking: list[int] = dspy.OutputField(desc="numbers of the list")

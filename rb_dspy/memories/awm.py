@@ -12,7 +12,7 @@ from rb_dspy.config import DistillConfig
 from rb_dspy.memories.curators import Replace
 from rb_dspy.memories.recall import Listed, Nearest, Recall, Recent
 from rb_dspy.memories.system import Attempt, Base, MemorySystem
-from rb_dspy.memories.teach import case, item, listed, model_of
+from rb_dspy.memories.teach import case, item, learned, listed
 from rb_dspy.schema import ItemDraft, Task, Trajectory
 from rb_dspy.steps import Distilled
 from rb_dspy.steps.ask import ask
@@ -80,8 +80,7 @@ class Induce(dspy.Module):
             text = self._induced(history, new[0].number)
             tasks = list(dict.fromkeys(task.id for task, _ in history))
             drafts += [item("workflow", "Workflows", text, tasks=tasks)] if text else []
-        note = "" if drafts else "no workflow found" if new else "no workflow: no success"
-        return Distilled(tuple(dict.fromkeys(drafts)), note, model_of(self.predict))
+        return learned(drafts, attempts, self.predict)
 
     def _induced(self, history: Sequence[tuple[Task, Trajectory]], number: int) -> str:
         def inputs(max_tokens: int) -> dict[str, object]:

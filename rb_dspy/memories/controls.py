@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import RetrieveConfig
@@ -25,6 +26,7 @@ CASE_CHARACTERS = 2000
 
 _PAPER = "arXiv 2509.25140"
 _CONTROL = "a control"
+_TEXTS = ("title", "description", "content")
 _LESSONS = "lessons from successes and failures"
 _NEUTRAL = (
     "This is a neutral passage that stands in for a note and says nothing about the task at hand. The weather of a day"
@@ -58,37 +60,19 @@ def oracle(base: Base) -> MemorySystem:
     if isinstance(config, RetrieveConfig):
         floor = {"min_score": -1.0} if config.mode == "dense" else {}
         retrieve = Retrieve(config.model_copy(update=floor), getattr(base.retrieve, "reranker", None))
-    return MemorySystem(
-        stores="nothing",
-        shows="the nearest of lessons that somebody wrote",
-        source=_CONTROL,
-        calls="0",
-        retrieve=retrieve,
-        teach=_learn_nothing,
-        signal="none",
-        learns=False,
-        given=True,
-    )
+    return replace(none(base), shows="the nearest of lessons that somebody wrote", retrieve=retrieve, given=True)
 
 
 def placebo(base: Base) -> MemorySystem:
     """Is it the longer prompt?"""
-    return MemorySystem(
-        stores=_LESSONS,
-        shows="neutral text, as long as what the program would show",
-        source=_CONTROL,
-        retrieve=_neutral(base.retrieve),
-    )
+    shows = "neutral text, as long as what the program would show"
+    return MemorySystem(stores=_LESSONS, shows=shows, source=_CONTROL, retrieve=_neutral(base.retrieve))
 
 
 def shuffled(base: Base) -> MemorySystem:
     """Does retrieval matter?"""
-    return MemorySystem(
-        stores=_LESSONS,
-        shows="other lessons of the bank, as many as the program would show",
-        source=_CONTROL,
-        retrieve=_others(base.retrieve, base.config.max_tokens, base.seed),
-    )
+    shows, retrieve = "other lessons of the bank, as many as the program would show", _others(base)
+    return MemorySystem(stores=_LESSONS, shows=shows, source=_CONTROL, retrieve=retrieve)
 
 
 def raw(base: Base) -> MemorySystem:
@@ -111,12 +95,8 @@ def success_only(base: Base) -> MemorySystem:
     if not isinstance(base.retrieve, Retrieve):
         raise _needs_retrieve("success_only", base)
     config = base.retrieve.config.model_copy(update={"polarity": "success"})
-    return MemorySystem(
-        stores=_LESSONS,
-        shows="the nearest lessons from successes",
-        source=_CONTROL,
-        retrieve=Retrieve(config, base.retrieve.reranker),
-    )
+    shows, retrieve = "the nearest lessons from successes", Retrieve(config, base.retrieve.reranker)
+    return MemorySystem(stores=_LESSONS, shows=shows, source=_CONTROL, retrieve=retrieve)
 
 
 def true_verdicts(base: Base) -> MemorySystem:  # noqa: ARG001
@@ -152,25 +132,22 @@ def _case(attempt: Attempt) -> MemoryDraft:
 def _neutral(retrieve: Recall) -> Recall:
     def show(task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
         memory = retrieve(task, bank, own_lessons)
-        texts = ("title", "description", "content")
-        neutral = [
-            item.model_copy(update={name: _filler(len(getattr(item, name))) for name in texts}) for item in memory.items
-        ]
-        block = render(neutral).block
+        blank = [{name: _filler(len(getattr(item, name))) for name in _TEXTS} for item in memory.items]
+        block = render(item.model_copy(update=each) for item, each in zip(memory.items, blank, strict=True)).block
         most = max(len(memory.block), sum(len(part) for turn in memory.turns for part in turn))
         return Memory(memory.retrieved, memory.items, block if len(block) <= most else _filler(most))
 
     return show
 
 
-def _others(retrieve: Recall, max_tokens: int, seed: int) -> Recall:
+def _others(base: Base) -> Recall:
     def show(task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
-        shown = {item.id for item in retrieve(task, bank, own_lessons).items}
+        shown = {item.id for item in base.retrieve(task, bank, own_lessons).items}
         may = (item for item in bank.items() if item.level != "held" and not is_from(task, item, bank))
         others = [item for item in may if item.id not in shown]
-        rng = random.Random(f"{seed}\n{task.id}")
-        chosen = rng.sample(others, min(len(shown), len(others)))
-        return render(chosen, max_tokens=max_tokens) or fitted(chosen, (), max_tokens)
+        chosen = random.Random(f"{base.seed}\n{task.id}").sample(others, min(len(shown), len(others)))
+        most = base.config.max_tokens
+        return render(chosen, max_tokens=most) or fitted(chosen, (), most)
 
     return show
 

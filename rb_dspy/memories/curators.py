@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
-
-import pydantic
 
 from rb_dspy.bank import MemoryBank
-from rb_dspy.errors import UnparseableOutput
 from rb_dspy.memories.credit import upper_bound
-from rb_dspy.memories.recall import merged, worth
+from rb_dspy.memories.recall import worth
 from rb_dspy.memories.system import Credit, Curated, Curator
-from rb_dspy.memories.teach import item
-from rb_dspy.schema import ItemDraft, MemoryItem, Task
-from rb_dspy.text import without_invisible
+from rb_dspy.schema import ItemDraft, MemoryDraft, MemoryItem, Task, Uses
 
 
 @dataclass(frozen=True)
@@ -38,15 +33,23 @@ class Cap:
     credit: Credit | None = None
     """None: the oldest are retired."""
     kinds: Collection[str] | None = None
+    tried: bool = False
+    """Whether only items are retired whose credit is below that of an untried one; what has no room is not stored."""
 
     def __call__(self, curated: Curated, task: Task, bank: MemoryBank) -> Curated:
         items = [each for each in bank.items(kinds=self.kinds) if each.id not in curated.retired]
-        over = len(items) + len(curated.drafts) - self.most
+        new = [each for each in curated.drafts if self.kinds is None or kind_of(each) in self.kinds]
+        over = len(items) + len(new) - self.most
         if over <= 0:
             return curated
         credits = worth(bank, self.credit, [each.id for each in items]) if self.credit else {}
-        worst = sorted(items, key=lambda each: credits.get(each.id, 0.0))[:over]  # items are oldest first
-        return retire(curated, worst, f"more than {self.most} items")
+        untried = self.credit(Uses()) if self.credit and self.tried else math.inf
+        worse = [each for each in items if credits.get(each.id, 0.0) < untried]
+        going = sorted(worse, key=lambda each: credits.get(each.id, 0.0))[:over]  # items are oldest first
+        left_out = new[max(0, len(new) - over + len(going)) :]
+        note = "; ".join(filter(None, [curated.note, *(f"no room for {each.title!r}" for each in left_out)]))
+        curated = replace(curated, drafts=tuple(each for each in curated.drafts if each not in left_out), note=note)
+        return retire(curated, going, f"more than {self.most} items")
 
 
 @dataclass(frozen=True)
@@ -89,37 +92,12 @@ class Replace:
         return retire(curated, old, "written anew") if new else curated
 
 
-def retire(curated: Curated, items: Sequence[MemoryItem], why: str | Callable[[MemoryItem], str]) -> Curated:
+def retire(curated: Curated, items: Sequence[MemoryItem], why: str) -> Curated:
     """``curated`` with more items to retire."""
-    reasons = {each.id: why if isinstance(why, str) else why(each) for each in items}
+    reasons = dict.fromkeys((each.id for each in items), why)
     return replace(curated, retired={**reasons, **curated.retired})
 
 
-class Change(pydantic.BaseModel):
-    """A change of the numbered items."""
-
-    do: Literal["add", "update", "merge", "delete"]
-    items: list[int] = pydantic.Field(default=[], description="numbers of the items that it changes; none to add")
-    title: str = pydantic.Field(default="", description="what it is about, in a few words")
-    text: str = pydantic.Field(default="", description="the new text; empty to delete")
-
-
-def changed(curated: Curated, changes: Sequence[Change], items: Sequence[MemoryItem], task: Task, kind: str) -> Curated:
-    """``curated`` with the drafts and retirements of changes of numbered ``items``; each of these is changed once.
-
-    Raises:
-        UnparseableOutput: There are changes, and none of them can be made.
-    """
-    drafts, gone = list[ItemDraft](), dict[str, MemoryItem]()
-    for change in changes:
-        named = [items[n - 1] for n in dict.fromkeys(change.items) if 0 < n <= len(items) and change.do != "add"]
-        old = [each for each in named if each.id not in gone]
-        text = "" if change.do == "delete" else without_invisible(change.text).strip()
-        if (old or change.do == "add") and (text or change.do == "delete"):
-            gone |= {each.id: each for each in old}
-            title = without_invisible(change.title).strip() or text[:60]
-            drafts += [item(kind, title, text, **(merged(old, task) if old else {}))] if text else []
-    if changes and not drafts and not gone:
-        raise UnparseableOutput(f"the distiller's changes are {changes!r:.120}; expected some that can be made")
-    made = replace(curated, drafts=(*curated.drafts, *dict.fromkeys(drafts)))
-    return retire(made, list(gone.values()), f"changed by what task {task.id} taught")
+def kind_of(draft: MemoryDraft) -> str:
+    """``lesson``, or the kind of an ``ItemDraft``."""
+    return draft.kind if isinstance(draft, ItemDraft) else "lesson"

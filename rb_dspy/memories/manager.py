@@ -7,21 +7,22 @@ from dataclasses import replace
 
 import dspy
 
-from rb_dspy.backbones import value
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import DistillConfig
+from rb_dspy.memories.credit import helped
+from rb_dspy.memories.curators import kind_of
 from rb_dspy.memories.operations import Operation, applied, text_of
-from rb_dspy.memories.recall import Nearest, tasks_of
-from rb_dspy.memories.subjects import as_draft
+from rb_dspy.memories.recall import tasks_of
+from rb_dspy.memories.subjects import as_draft, neighbours
 from rb_dspy.memories.system import Base, Curated, MemorySystem
+from rb_dspy.memories.teach import listed
 from rb_dspy.schema import MemoryDraft, MemoryItem, Task, Uses
 from rb_dspy.steps.ask import ask
 from rb_dspy.steps.transcript import escape_markers
-from rb_dspy.steps.working import Moment
 from rb_dspy.text import cut
 
-_NEAR = 5
-"""Stored lessons that a new one is compared with: issue 47 (wangyu-ustc/Mem-alpha searches up to 20)."""
+_LEAST = 40
+"""Fewest tokens (estimated) of a note in a prompt: if all of them do not fit, those that helped least are left out."""
 
 
 def manager(base: Base) -> MemorySystem:
@@ -44,53 +45,50 @@ def manager(base: Base) -> MemorySystem:
 class Manage(dspy.Module):
     """A curator for any system. It does not ask about what a stored item says word for word."""
 
-    def __init__(self, config: DistillConfig, kinds: Collection[str] = ("lesson",)) -> None:
+    def __init__(self, config: DistillConfig, kinds: Collection[str] = ("lesson",), whole: bool = False) -> None:
+        """``whole``: new items are compared with all stored ones, instead of with those most like them."""
         super().__init__()
-        self.predict = dspy.Predict(Operate)
-        self.config, self.kinds, self.nearest = config, kinds, Nearest(_NEAR, kinds)
+        self.config, self.kinds, self.whole, self.predict = config, kinds, whole, dspy.Predict(Operate)
 
     def forward(self, curated: Curated, task: Task, bank: MemoryBank) -> Curated:
         """See ``memories.Curator``. What is refused is noted."""
         new, others, near = list[MemoryDraft](), list[MemoryDraft](), dict[str, MemoryItem]()
+        every = [each for each in reversed(bank.items(kinds=self.kinds)) if each.level != "held"] if self.whole else []
         for draft in curated.drafts:
-            if getattr(draft, "kind", "lesson") not in self.kinds:
-                others.append(draft)
-                continue
-            text = "\n".join((draft.title, draft.description, draft.content))
-            found = [item for match in self.nearest(Moment(task), bank, text) for item in match.items]
-            same = [item for item in found if text_of(item) == text_of(draft)]
-            if same:
-                others.append(as_draft(same[0]))
+            found = every if self.whole else neighbours(draft, bank, None, self.kinds)
+            same = next((as_draft(item) for item in found if text_of(item) == text_of(draft)), None)
+            if same or kind_of(draft) not in self.kinds:
+                others.append(same or draft)
             else:
                 new.append(draft)
                 near |= {item.id: item for item in found if item.id not in curated.retired}
-        curated, stored = replace(curated, drafts=tuple(others)), list(near.values())
-        operations: list[Operation] = []
-        if new and stored:
-            uses = bank.all_uses(near)
-            shown = {item.id for attempt in curated.attempts for item in attempt.shown}
+        curated, uses = replace(curated, drafts=tuple(others)), bank.all_uses(near)
+        if not new or not near:
+            return applied((), curated, new, (), task)
+        worth = sorted(near.values(), key=lambda each: helped(uses[each.id]), reverse=True)
+        stored = worth[: max(1, self.config.view_tokens // _LEAST - len(new))]
+        shown = {item.id for attempt in curated.attempts for item in attempt.shown}
 
-            def inputs(max_tokens: int) -> dict[str, str]:
-                room = max_tokens // (len(new) + len(stored))
-                told = [f"{_line(each, room)} ({_evidence(each, uses[each.id], each.id in shown)})" for each in stored]
-                return {
-                    "task": escape_markers(task.instruction),
-                    "verdict": ", ".join(each.verdict.label for each in curated.attempts) or "unknown",
-                    "new_notes": "\n".join(f"{n}. {_line(draft, room)}" for n, draft in enumerate(new, 1)),
-                    "stored_notes": "\n".join(f"{n}. {line}" for n, line in enumerate(told, 1)),
-                }
+        def inputs(max_tokens: int) -> dict[str, str]:
+            room = max_tokens // (len(new) + len(stored))
+            told = [f"{_line(each, room)} ({_evidence(each, uses[each.id], each.id in shown)})" for each in stored]
+            return {
+                "task": escape_markers(task.instruction),
+                "verdict": ", ".join(each.verdict.label for each in curated.attempts) or "unknown",
+                "new_notes": "\n".join(f"{n}. {_line(draft, room)}" for n, draft in enumerate(new, 1)),
+                "stored_notes": "\n".join(f"{n}. {line}" for n, line in enumerate(told, 1)),
+            }
 
-            operations = value(ask(self.predict, "distiller", self.config, inputs), "operations", "distiller")
-        return applied(operations, curated, new, stored, task)
+        said = ask(self.predict, "distiller", self.config, inputs)
+        return applied(listed(said, "operations", Operation), curated, new, stored, task)
 
 
 class Operate(dspy.Signature):
-    """Keep the notes of an agent in order: it wrote new notes about a task; the stored notes are those most like them.
+    """Keep the notes of an agent in order. It wrote new notes about a task; others are stored.
 
     Give each new note one operation. add: no stored note says it. noop: a stored note says it, or it is worth nothing.
     update: it corrects or completes one stored note; write what is true now. merge: it says the same as stored notes;
-    write one note with every name, code and number. delete: stored notes are wrong or misled agents (the new note is
-    added unless it has a noop).
+    write one note with every name, code and number. delete: stored notes are wrong or misled agents.
 
     Notes that look alike may contradict each other. Then go by the evidence: what followed when a stored note was
     shown, and how this task was judged. Keep a note that works against a new one that comes from a failure.

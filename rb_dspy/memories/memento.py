@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import dspy
 
 from rb_dspy.memories.credit import WinRate
-from rb_dspy.memories.recall import Apart, Halves, Parted, Recall, Weighed, succeeded
+from rb_dspy.memories.rankers import Weighed
+from rb_dspy.memories.recall import Nearest, Parted, Recall, succeeded, together
 from rb_dspy.memories.system import Attempt, Base, MemorySystem
-from rb_dspy.memories.teach import Asked, case, texts
+from rb_dspy.memories.teach import Asked, Attempted, case, texts
 from rb_dspy.schema import ItemDraft
 
 _NEAR = 8
@@ -30,17 +31,13 @@ def memento(base: Base) -> MemorySystem:
     classifier trained on what came of them, in whose place we have the share of successes. Their feedback is a judge
     that knows the reference answer.
     """
+    near = together(*(Nearest(_NEAR, ("case",), -1.0, label) for label in ("success", "failure")))
     return MemorySystem(
         stores="the plan of each rollout, with its label",
         shows=f"{_SHOWN} that succeeded and {_SHOWN} that failed, by likeness of the task and success",
         source="Agent-on-the-Fly/Memento",
-        retrieve=Recall(
-            base,
-            Halves(_NEAR, _NEAR, ("case",), min_score=-1.0),
-            Parted(_PARTS),
-            rank=[Apart(Weighed(WinRate(), _SHOWN))],
-        ),
-        teach=Asked(Plan, _plan, base.distill),
+        retrieve=Recall(base, near, Parted(_PARTS), rank=[Weighed(WinRate(), _SHOWN, apart=True)]),
+        teach=Asked(base.distill, _plan, Plan, Plan),
         signal="outcome",
     )
 
@@ -50,9 +47,7 @@ def _plan(said: dspy.Prediction, attempt: Attempt) -> Iterator[ItemDraft]:
         yield case(attempt, "\n".join(f"- {step}" for step in steps), label=attempt.verdict.label)
 
 
-class Plan(dspy.Signature):
+class Plan(Attempted):
     """Write down the plan that this attempt followed, whether it was good or not."""
 
-    task: str = dspy.InputField(desc="what was to be done")
-    trajectory: str = dspy.InputField(desc="the attempt")
     plan: list[str] = dspy.OutputField(desc="its subtasks in order, each in one sentence")

@@ -13,7 +13,7 @@ from rb_dspy.errors import UnparseableOutput
 from rb_dspy.memories.curators import retire
 from rb_dspy.memories.recall import Listed, Nearest, Recall
 from rb_dspy.memories.system import Attempt, Base, Curated, MemorySystem
-from rb_dspy.memories.teach import Asked, asked, case, joined, texts
+from rb_dspy.memories.teach import Asked, Attempted, Rollout, asked, case, joined, texts
 from rb_dspy.schema import ItemDraft, Task
 from rb_dspy.steps.transcript import escape_markers
 
@@ -34,7 +34,7 @@ def memp(base: Base) -> MemorySystem:
         shows=f"the {_SHOWN} nearest workflows by task",
         source="zjunlp/MemP",
         retrieve=Recall(base, Nearest(_SHOWN, ("workflow",)), Listed(_HEADING)),
-        teach=Asked(Induce, _workflow, base.distill, labels=("success",)),
+        teach=Asked(base.distill, _workflow, Induce),
         curate=[Rewrite(base.distill)],
         signal="outcome",
     )
@@ -71,24 +71,19 @@ def _steps(said: dspy.Prediction) -> str:
     return "\n".join(f"- {step}" for step in steps)
 
 
-class Induce(dspy.Signature):
+class Induce(Attempted):
     """This attempt succeeded. Write down the workflow behind it, for agents that get a similar task."""
 
-    task: str = dspy.InputField(desc="what was to be done")
-    trajectory: str = dspy.InputField(desc="the attempt")
     steps: list[str] = dspy.OutputField(
         desc="the steps that mattered, in order, each one instruction; names, codes and rules that stay true are kept"
     )
 
 
-class Correct(dspy.Signature):
+class Correct(Rollout):
     """An agent followed this workflow and failed. Find where the workflow misled it or left it alone, and rewrite it.
 
     Keep the steps that worked. Put in what the environment said, so that the next agent with such a task succeeds.
     """
 
-    task: str = dspy.InputField(desc="what was to be done")
     workflow: str = dspy.InputField(desc="the task that the workflow was learned from, and its steps")
-    trajectory: str = dspy.InputField(desc="the attempt that failed")
-    environment_said: str = dspy.InputField(desc="what the environment said, in order")
     steps: list[str] = dspy.OutputField(desc="the steps of the whole new workflow, in order, each one instruction")

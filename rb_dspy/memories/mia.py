@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import dspy
 
 from rb_dspy.bank import MemoryBank
-from rb_dspy.config import DistillConfig
 from rb_dspy.memories.asking import Written
 from rb_dspy.memories.credit import WinRate
 from rb_dspy.memories.curators import retire
-from rb_dspy.memories.recall import Halves, Recall, succeeded, worth
-from rb_dspy.memories.system import Attempt, Base, Credit, Curated, MemorySystem
-from rb_dspy.memories.teach import Rollout, asked, case, model_of, sentence, texts
-from rb_dspy.schema import ItemDraft, Retrieved, Task
-from rb_dspy.steps import Distilled
-from rb_dspy.steps.working import Moment
+from rb_dspy.memories.rankers import Weighed
+from rb_dspy.memories.recall import Nearest, Recall, succeeded, together
+from rb_dspy.memories.system import Attempt, Base, Curated, MemorySystem
+from rb_dspy.memories.teach import Asked, Rollout, case, sentence, texts
+from rb_dspy.schema import ItemDraft, Task
 
 _KIND = ("case",)
 _NEAR, _EACH = 10, 2
@@ -35,37 +33,25 @@ def mia(base: Base) -> MemorySystem:
     cosine of .9999 questions are equal, for us if their texts are. They judge after the execution whether to plan
     again; our rollout ends when its environment says so. Without earlier plans we write none. Their feedback is true.
     """
-    near = Halves(_NEAR, _NEAR, _KIND, -1.0)
+    near = together(*(Nearest(_NEAR, _KIND, -1.0, label) for label in ("success", "failure")))
+    best = Weighed(_WINS, _EACH, 1 - _LIKENESS, like=_unit, value=list, apart=True)
     parts = {"worked": succeeded, "failed": lambda item: not succeeded(item)}
     return MemorySystem(
         stores="a plan and a summary for each question",
         shows=f"a plan that is written from {_EACH} that worked and {_EACH} that failed",
         source="ECNU-SII/MIA",
         calls="2",
-        retrieve=Recall(base, near, Written(NextPlan, base.distill, "Plan", parts), rank=[Won()]),
-        teach=Remember(base.distill),
+        retrieve=Recall(base, near, Written(NextPlan, base.distill, "Plan", parts), rank=[best]),
+        teach=Asked(base.distill, _plan, Plan, Plan),
         curate=[one_per_question],
         signal="outcome",
     )
 
 
-@dataclass(frozen=True)
-class Won:
-    """A ranker: the best successes, then the best failures, by likeness and win rate."""
-
-    credit: Credit = _WINS
-
-    def __call__(self, moment: Moment, found: Sequence[Retrieved], bank: MemoryBank) -> Sequence[Retrieved]:
-        rates = worth(bank, self.credit, [each.items[0].id for each in found])
-        low, high = (of((each.score for each in found), default=0.0) for of in (min, max))
-
-        def score(each: Retrieved) -> float:
-            likeness = (each.score - low) / (high - low) if high > low else 1.0
-            return _LIKENESS * likeness + (1 - _LIKENESS) * rates[each.items[0].id]
-
-        best = sorted(found, key=score, reverse=True)
-        good = [each for each in best if succeeded(each.items[0])]
-        return [*good[:_EACH], *[each for each in best if each not in good][:_EACH]]
+def _unit(values: Sequence[float]) -> Sequence[float]:
+    """Between 0 and 1, as they lie between the least and the greatest; 1 for all if they are equal."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    return [(value - low) / (high - low) if high > low else 1.0 for value in values]
 
 
 def one_per_question(curated: Curated, task: Task, bank: MemoryBank) -> Curated:
@@ -82,25 +68,11 @@ def one_per_question(curated: Curated, task: Task, bank: MemoryBank) -> Curated:
     return retire(replace(curated, drafts=tuple(kept.values())), gone, f"a better plan was made in task {task.id}")
 
 
-class Remember(dspy.Module):
-    """The plan that a rollout followed, and a summary of it."""
-
-    def __init__(self, config: DistillConfig) -> None:
-        super().__init__()
-        self.config, self.predict = config, dspy.Predict(Plan)
-
-    def forward(self, attempts: Sequence[Attempt], bank: MemoryBank) -> Distilled:
-        """See ``memories.Distiller``."""
-        known = [each for each in attempts if each.verdict.label != "unknown"]
-        drafts = tuple(dict.fromkeys(map(self._plan, known)))
-        return Distilled(drafts, "" if drafts else "nothing learned: not judged", model_of(self.predict))
-
-    def _plan(self, attempt: Attempt) -> ItemDraft:
-        said, question = asked(self.predict, self.config, attempt), attempt.task.instruction
-        steps = "\n".join(f"{n}. {step}" for n, step in enumerate(texts(said, "plan"), 1))
-        content = f"{sentence(said, 'summary')}\nPlan ({attempt.verdict.label}):\n{steps}"
-        data = {"label": attempt.verdict.label, "question": hashlib.sha256(question.encode()).hexdigest()[:16]}
-        return case(attempt, content, **data)
+def _plan(said: dspy.Prediction, attempt: Attempt) -> Iterator[ItemDraft]:
+    steps = "\n".join(f"{n}. {step}" for n, step in enumerate(texts(said, "plan"), 1))
+    content = f"{sentence(said, 'summary')}\nPlan ({attempt.verdict.label}):\n{steps}"
+    question = hashlib.sha256(attempt.task.instruction.encode()).hexdigest()[:16]
+    yield case(attempt, content, label=attempt.verdict.label, question=question)
 
 
 class Plan(Rollout):

@@ -8,14 +8,17 @@ for display only, the time of a write, which is another in another run. ``Decay`
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean, pstdev
 
 import dspy
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import DistillConfig
 from rb_dspy.errors import ConfigError, UnparseableOutput
+from rb_dspy.memories.recall import succeeded, worth
+from rb_dspy.memories.system import Credit
 from rb_dspy.memories.teach import numbers
 from rb_dspy.schema import Retrieved
 from rb_dspy.steps.ask import ask
@@ -23,8 +26,42 @@ from rb_dspy.steps.transcript import escape_markers
 from rb_dspy.steps.working import Moment
 from rb_dspy.text import cut
 
+Scale = Callable[[Sequence[float]], Sequence[float]]
+
 _LEAST = 20
 """Fewest tokens (estimated) of a candidate in a prompt."""
+
+
+def standardized(values: Sequence[float], most: float = math.inf) -> Sequence[float]:
+    """Z-scores, of absolute values up to ``most``; zero for all if they are equal."""
+    spread, mean = (pstdev(values), fmean(values)) if values else (0.0, 0.0)
+    return [max(-most, min(most, (value - mean) / spread)) if spread > 1e-9 else 0.0 for value in values]
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """The best ``k`` by a weighted sum of likeness and credit; equal ones keep their order."""
+
+    credit: Credit
+    k: int | None = None
+    """None: all."""
+    weight: float = 0.5
+    """Weight of the credit; the rest is that of the likeness."""
+    like: Scale = standardized
+    value: Scale = standardized
+    """What is done first with the likeness, and with the credit, of all that was found; ``list``: nothing."""
+    apart: bool = False
+    """Whether the best ``k`` from successes are followed by the best ``k`` from failures."""
+
+    def __call__(self, moment: Moment, found: Sequence[Retrieved], bank: MemoryBank) -> Sequence[Retrieved]:
+        credits = worth(bank, self.credit, [item.id for each in found for item in each.items])
+        value = self.value([max(credits[item.id] for item in each.items) for each in found])
+        pairs = zip(self.like([each.score for each in found]), value, strict=True)
+        scores = [(1 - self.weight) * like + self.weight * good for like, good in pairs]
+        best = [found[place] for place in sorted(range(len(found)), key=lambda place: -scores[place])]
+        good = [each for each in best if all(map(succeeded, each.items))]
+        groups = [good, [each for each in best if each not in good]] if self.apart else [best]
+        return [each for group in groups for each in group[: self.k]]
 
 
 @dataclass(frozen=True)
@@ -52,16 +89,17 @@ class Decay:
 
 
 class Sifted(dspy.Module):
-    """The ``k`` best as a language model ranks them after it has reasoned about all; none, if it says that none helps.
+    """The ``k`` best as a language model ranks them; none, if it says that none helps.
 
-    Also a reranker of a program: ``ReasoningBank(reranker=Sifted(3))``. The authors train a small model for it, on the
-    success of the agent with the first n; we compile the prompt, or use it as it is.
+    Also a reranker of a program: ``ReasoningBank(reranker=Sifted(3))``. MemSifter's authors train a small model for it,
+    on the success of the agent with the first n; we compile the prompt, or use it as it is.
     """
 
-    def __init__(self, k: int = 10, config: DistillConfig | None = None) -> None:
-        """``config``: settings of the call, which is in the role of the distiller."""
+    def __init__(self, k: int = 10, config: DistillConfig | None = None, *, reasoned: bool = True) -> None:
+        """``config``: settings of the call, which is in the role of the distiller; ``reasoned``: it reasons first."""
         super().__init__()
-        self.k, self.config, self.predict = k, config or DistillConfig(), dspy.Predict(Sift)
+        self.k, self.config = k, config or DistillConfig()
+        self.predict = dspy.Predict(Sift if reasoned else Sift.delete("reasoning"))
 
     def forward(
         self, moment: Moment | str, found: Sequence[Retrieved], bank: MemoryBank | None = None
@@ -97,8 +135,7 @@ def _candidate(number: int, found: Retrieved, max_tokens: int) -> str:
 class Sift(dspy.Signature):
     """Choose what helps with this task among things that were learned from earlier tasks.
 
-    First reason about what the task needs, and which candidates have it. Then rank those, and leave out the others. If
-    none helps, rank none.
+    Rank what helps, and leave out the others. If none helps, rank none.
     """
 
     task: str = dspy.InputField(desc="what is to be done")

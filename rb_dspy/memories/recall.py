@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, islice
-from statistics import fmean, pstdev
 from typing import Any, Protocol
 
 import dspy
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.memories.system import Base, Credit
-from rb_dspy.schema import MAX_DATA, MemoryItem, Polarity, Retrieved, Task
+from rb_dspy.schema import MemoryItem, Polarity, Retrieved, Task
 from rb_dspy.steps.memory import NO_MEMORY, Memory, render
 from rb_dspy.steps.working import Context, ContextEdit, Moment, Position
 from rb_dspy.text import cut, estimate_tokens
@@ -89,8 +87,8 @@ class EveryTurn(Recall):
 
     def forward(self, task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
         """See ``memories.Recall``."""
-        memory = self.at(Moment(task), bank, own_lessons)
-        return replace(memory, working=partial(self.edits, bank=bank, own_lessons=own_lessons))
+        working = partial(self.edits, bank=bank, own_lessons=own_lessons)
+        return replace(self.at(Moment(task), bank, own_lessons), working=working)
 
     def edits(
         self, moment: Moment, context: Context, *, bank: MemoryBank, own_lessons: bool = False
@@ -104,9 +102,8 @@ class EveryTurn(Recall):
 
 def is_from(task: Task, item: MemoryItem, bank: MemoryBank) -> bool:
     """Whether anything in ``item`` was learned from ``task``."""
-    if item.data.get("tasks") == EVERY and bank.experience_of(task.id) is not None:
-        return True
-    return task.id in tasks_of([item])
+    every = item.data.get("tasks") == EVERY and bank.experience_of(task.id) is not None
+    return every or task.id in tasks_of([item])
 
 
 EVERY = "all"
@@ -118,13 +115,6 @@ def tasks_of(items: Sequence[MemoryItem]) -> list[str]:
     given = (item.data.get("tasks") for item in items)
     named = [str(id) for each in given if isinstance(each, list) for id in each]
     return list(dict.fromkeys([*named, *(each.task_id for item in items for each in item.provenances)]))
-
-
-def merged(items: Sequence[MemoryItem], task: Task) -> dict[str, Any]:
-    """The data of an item that is written from ``items`` in ``task``: all tasks that it was learned from."""
-    ids = list(dict.fromkeys([*tasks_of(items), task.id]))
-    long = len(json.dumps(ids)) > MAX_DATA - _OTHER_DATA
-    return {"tasks": EVERY if long or any(each.data.get("tasks") == EVERY for each in items) else ids}
 
 
 @dataclass(frozen=True)
@@ -161,69 +151,14 @@ class Recent:
         return [_found(item) for item in islice(others, self.k)]
 
 
-@dataclass(frozen=True)
-class Halves:
-    """The nearest items from successes, then the nearest from failures."""
-
-    successes: int
-    failures: int
-    kinds: Collection[str] | None = None
-    min_score: float | None = None
-
-    def __call__(self, moment: Moment, bank: MemoryBank, query: object) -> Sequence[Retrieved]:
-        good = Nearest(self.successes, self.kinds, self.min_score, "success")(moment, bank, query)
-        return [*good, *Nearest(self.failures, self.kinds, self.min_score, "failure")(moment, bank, query)]
-
-
-@dataclass(frozen=True)
-class Weighed:
-    """The best ``k`` by a weighted sum of likeness and credit, each standardized among what was found."""
-
-    credit: Credit
-    k: int
-    weight: float = 0.5
-    """Weight of the credit; the rest is that of the likeness."""
-    most: float = 3.0
-    """Largest absolute value of a standardized credit."""
-
-    def __call__(self, moment: Moment, found: Sequence[Retrieved], bank: MemoryBank) -> Sequence[Retrieved]:
-        credits = worth(bank, self.credit, [item.id for each in found for item in each.items])
-        likeness = _standardized([each.score for each in found])
-        value = _standardized([max(credits[item.id] for item in each.items) for each in found])
-        scores = [
-            (1 - self.weight) * like + self.weight * max(-self.most, min(self.most, good))
-            for like, good in zip(likeness, value, strict=True)
-        ]
-        order = sorted(range(len(found)), key=lambda place: (-scores[place], place))
-        return [found[place] for place in order[: self.k]]
+def together(*retrievers: Retriever) -> Retriever:
+    """What each of these finds, one after the other."""
+    return lambda moment, bank, query: [found for each in retrievers for found in each(moment, bank, query)]
 
 
 def succeeded(item: MemoryItem) -> bool:
     """Whether the rollout that an item was learned from was a success; of several rollouts, this one."""
     return item.data.get("label", item.polarity) == "success"
-
-
-@dataclass(frozen=True)
-class Best:
-    """By credit, of equal ones the newest first."""
-
-    credit: Credit
-
-    def __call__(self, moment: Moment, found: Sequence[Retrieved], bank: MemoryBank) -> Sequence[Retrieved]:
-        credits = worth(bank, self.credit, [item.id for each in found for item in each.items])
-        return sorted(found, key=lambda each: max((credits[item.id], item.seq) for item in each.items), reverse=True)
-
-
-@dataclass(frozen=True)
-class Apart:
-    """Ranks items from successes, then those from failures, by themselves."""
-
-    ranker: Ranker
-
-    def __call__(self, moment: Moment, found: Sequence[Retrieved], bank: MemoryBank) -> Sequence[Retrieved]:
-        good = [each for each in found if all(map(succeeded, each.items))]
-        bad = [each for each in found if each not in good]
-        return [*self.ranker(moment, good, bank), *self.ranker(moment, bad, bank)]
 
 
 @dataclass(frozen=True)
@@ -251,25 +186,17 @@ class Parted:
     """Items under headings, each in the first part whose test it passes."""
 
     parts: Sequence[tuple[str, Callable[[MemoryItem], bool]]]
-    position: Position = "first_turn"
 
     def __call__(self, moment: Moment, found: Sequence[Retrieved], max_tokens: int) -> Memory:
-        groups: list[list[Retrieved]] = [[] for _ in self.parts]
-        for each in found:
-            place = next((n for n, (_, test) in enumerate(self.parts) if all(map(test, each.items))), None)
-            if place is not None:
-                groups[place].append(each)
-        total = sum(map(len, groups))
-        shown = [
-            Listed(heading)(moment, group, max_tokens * len(group) // total)
-            for (heading, _), group in zip(self.parts, groups, strict=True)
-            if group
-        ]
+        rest, shown = list(found), list[Memory]()
+        for heading, test in self.parts:
+            group = [each for each in rest if all(map(test, each.items))]
+            rest = [each for each in rest if each not in group]
+            shown += [Listed(heading)(moment, group, max_tokens * len(group) // len(found))] if group else []
         return Memory(
             tuple(found),
             tuple(item for each in shown for item in each.items),
             "\n".join(each.block for each in shown if each) or NO_MEMORY,
-            position=self.position,
             parts=tuple(part for each in shown for part in each.parts),
             beyond=sum(each.beyond for each in shown),
         )
@@ -316,8 +243,6 @@ def worth(bank: MemoryBank, credit: Credit, ids: Collection[str]) -> dict[str, f
     return {id: credit(uses[id]) for id in ids}
 
 
-_OTHER_DATA = 2_000
-"""Bytes of an item's data that are not ids of tasks."""
 _MARGIN = 8
 """Tokens of a number and a mark of a cut."""
 
@@ -330,14 +255,8 @@ def _length(item: MemoryItem) -> int:
     return estimate_tokens(item.content)
 
 
-def _found(item: MemoryItem, score: float = 0.0) -> Retrieved:
+def _found(item: MemoryItem) -> Retrieved:
     first = item.provenance
     return Retrieved(
-        score=score, experience_id=first.experience_id, task_id=first.task_id, instruction=item.title, items=(item,)
+        score=0.0, experience_id=first.experience_id, task_id=first.task_id, instruction=item.title, items=(item,)
     )
-
-
-def _standardized(values: Sequence[float]) -> list[float]:
-    spread = pstdev(values) if len(values) > 1 else 0.0
-    mean = fmean(values) if values else 0.0
-    return [(value - mean) / spread if spread > 1e-9 else 0.0 for value in values]

@@ -10,8 +10,9 @@ import dspy
 from rb_dspy.backbones import value
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import DistillConfig
-from rb_dspy.memories.asking import Ranked, Sought, Written
+from rb_dspy.memories.asking import Sought, Written
 from rb_dspy.memories.curators import Every, Prune
+from rb_dspy.memories.rankers import Sifted
 from rb_dspy.memories.recall import Nearest, Recall, fitted
 from rb_dspy.memories.system import Attempt, Base, MemorySystem
 from rb_dspy.memories.teach import Rollout, asked, item, model_of
@@ -38,12 +39,13 @@ def reme(base: Base) -> MemorySystem:
     failures, as they do offline. They rewrite with the last messages too; our rollout has none yet.
     """
     sought = Sought(Nearest(_NEAR, _KIND, -1.0), base.distill)
+    best = Sifted(_SHOWN, base.distill, reasoned=False)
     return MemorySystem(
         stores="advice, with when to use it",
         shows=f"the best {_SHOWN} of {_NEAR} that a language model sought, ranked and rewrote",
         source="agentscope-ai/ReMe",
         calls="5 to 7",
-        retrieve=Recall(base, sought, Written(Guidance, base.distill, "Advice"), rank=[Ranked(_SHOWN, base.distill)]),
+        retrieve=Recall(base, sought, Written(Guidance, base.distill, "Advice"), rank=[best]),
         teach=Extract(base.distill),
         curate=[Every(_EVERY, Prune(_USES, _KIND))],
         signal="outcome",

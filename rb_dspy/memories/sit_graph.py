@@ -10,7 +10,7 @@ from itertools import pairwise
 from rb_dspy.bank import MemoryBank
 from rb_dspy.memories.recall import EveryTurn, Recent
 from rb_dspy.memories.system import Attempt, Base, MemorySystem
-from rb_dspy.memories.teach import item
+from rb_dspy.memories.teach import item, learned
 from rb_dspy.schema import ItemDraft, MemoryItem, Retrieved
 from rb_dspy.steps import Distilled, Memory
 from rb_dspy.steps.memory import render
@@ -41,7 +41,7 @@ def sit_graph(base: Base) -> MemorySystem:
         source="SIT-Graph, arXiv 2512.07287",
         calls="0",
         retrieve=AfterTool(base, _edges, Counts(), _TOKENS),
-        teach=Edges(),
+        teach=edges,
         signal="outcome",
     )
 
@@ -92,13 +92,10 @@ class Counts:
         return replace(memory, items=tuple(shown), parts=(), beyond=beyond)
 
 
-class Edges:
+def edges(attempts: Sequence[Attempt], bank: MemoryBank) -> Distilled:  # noqa: ARG001
     """A distiller: each tool of a rollout that was judged, with the one before it."""
-
-    def __call__(self, attempts: Sequence[Attempt], bank: MemoryBank) -> Distilled:
-        known = [each for each in attempts if each.verdict.label != "unknown"]
-        drafts = tuple(dict.fromkeys(draft for each in known for draft in _drafts(each)))
-        return Distilled(drafts, "" if drafts else "nothing learned: not judged, or no tool was called")
+    known = [each for each in attempts if each.verdict.label != "unknown"]
+    return learned((draft for each in known for draft in _drafts(each)), attempts)
 
 
 def _times(edges: Sequence[MemoryItem], *labels: str) -> int:

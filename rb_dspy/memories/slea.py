@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
 
 import dspy
 import pydantic
 
-from rb_dspy.backbones import value
-from rb_dspy.bank import MemoryBank
 from rb_dspy.memories.credit import WinRate
-from rb_dspy.memories.curators import retire
-from rb_dspy.memories.recall import EveryTurn, Listed, Nearest, worth
-from rb_dspy.memories.system import Attempt, Base, Curated, MemorySystem
-from rb_dspy.memories.teach import Asked, item
-from rb_dspy.schema import ItemDraft, Retrieved, Task, Uses
+from rb_dspy.memories.curators import Cap
+from rb_dspy.memories.recall import EveryTurn, Listed, Nearest, together
+from rb_dspy.memories.system import Attempt, Base, MemorySystem
+from rb_dspy.memories.teach import Asked, Rollout, item, listed
+from rb_dspy.schema import ItemDraft, MemoryDraft
 from rb_dspy.signatures.draft import Note
-from rb_dspy.steps.working import Moment
 
 _SHOWN = {"strategy": 2, "warning": 1}
 """Shown at a turn (kingofspace0wzz/slea-rl: 2 of the golden zone, 1 of the warning zone)."""
@@ -35,53 +31,25 @@ def slea(base: Base) -> MemorySystem:
 
     The authors extract with rules and rank by score unless embeddings are switched on; ours come from a call and are
     ranked by the bank. They drop what is 0.85 similar to a stored text, which drops what denies it; only equal texts
-    are one here. Left out: the six levels, clusters of observations, and the wait for 10 items. Theirs trains a policy
+    are one here. In a full zone a new item takes the place of the worst one, if that is worse than an untried one. Left
+    out: the six levels, clusters of observations, and the wait for 10 items. Theirs trains a policy
     by the true reward at the same time.
     """
+    nearest = together(*(Nearest(k, (kind,), by_observation=True) for kind, k in _SHOWN.items()))
     return MemorySystem(
         stores="strategies of successes and warnings of failures, by the situation",
         shows="2 strategies and 1 warning nearest to the observation, before each action",
         source="kingofspace0wzz/slea-rl, arXiv 2603.18079",
         retrieve=EveryTurn(base, nearest, Listed(_HEADING), _TOKENS),
-        teach=Asked(Extract, _drafts, base.distill),
-        curate=[Zone(kind, most) for kind, most in _MOST.items()],
+        teach=Asked(base.distill, _drafts, Extract, Extract),
+        curate=[Cap(most, WinRate(), (kind,), tried=True) for kind, most in _MOST.items()],
         signal="outcome",
     )
 
 
-def nearest(moment: Moment, bank: MemoryBank, query: object) -> Sequence[Retrieved]:
-    """The nearest of both zones, by the observation if there is one."""
-    return [
-        each for kind, k in _SHOWN.items() for each in Nearest(k, (kind,), by_observation=True)(moment, bank, query)
-    ]
-
-
-@dataclass(frozen=True)
-class Zone:
-    """At most ``most`` items of a kind: a new one replaces the worst one, if that is worse than an untried one."""
-
-    kind: str
-    most: int
-
-    def __call__(self, curated: Curated, task: Task, bank: MemoryBank) -> Curated:
-        new = [each for each in curated.drafts if getattr(each, "kind", "lesson") == self.kind]
-        items = [each for each in bank.items(kinds=(self.kind,)) if each.id not in curated.retired]
-        over = len(items) + len(new) - self.most
-        if not new or over <= 0:
-            return curated
-        credit = WinRate()
-        credits = worth(bank, credit, [each.id for each in items])
-        worse = [each for each in items if credits[each.id] < credit(Uses())]
-        going = sorted(worse, key=lambda each: credits[each.id])[:over]
-        dropped = new[len(new) - max(0, over - len(going)) :]
-        note = "; ".join(filter(None, [curated.note, *(f"no room for {each.title!r}" for each in dropped)]))
-        curated = replace(curated, drafts=tuple(each for each in curated.drafts if each not in dropped), note=note)
-        return retire(curated, going, f"the worst of {self.most} of the kind {self.kind}")
-
-
 def _drafts(said: dspy.Prediction, attempt: Attempt) -> Iterable[ItemDraft]:  # noqa: ARG001
     for kind, field in (("strategy", "strategies"), ("warning", "warnings")):
-        for each in value(said, field, "distiller")[: _LEARNED[kind]]:
+        for each in listed(said, field, MemoryDraft)[: _LEARNED[kind]]:
             yield item(kind, each.title, each.content)
 
 
@@ -92,16 +60,13 @@ class Situation(Note):
     content: str = pydantic.Field(description="one or two sentences: what to do then, or what goes wrong and why")
 
 
-class Extract(dspy.Signature):
+class Extract(Rollout):
     """Draw from this attempt what helps an agent in the same situation, at the moment when it sees it.
 
     Strategies: actions that worked, and facts that the environment told. Warnings: actions that failed or led nowhere,
     and how that shows. Copy names, codes and numbers exactly.
     """
 
-    task: str = dspy.InputField(desc="what was to be done")
-    trajectory: str = dspy.InputField(desc="the attempt")
-    environment_said: str = dspy.InputField(desc="what the environment said, in order")
     verdict: str = dspy.InputField(desc="how the attempt was judged")
     strategies: list[Situation] = dspy.OutputField(desc="up to two; none if nothing worked")
     warnings: list[Situation] = dspy.OutputField(desc="up to one; none if nothing went wrong")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 
 import dspy
 
-from rb_dspy.bank import MemoryBank
-from rb_dspy.config import DistillConfig
-from rb_dspy.memories.recall import Nearest, Parted, Recall
+from rb_dspy.memories.recall import Nearest, Parted, Recall, together
 from rb_dspy.memories.system import Attempt, Base, MemorySystem
-from rb_dspy.memories.teach import Rollout, asked, item, model_of, sentence, texts
+from rb_dspy.memories.teach import Asked, Rollout, item, sentence, texts
 from rb_dspy.schema import ItemDraft, Trajectory
-from rb_dspy.steps import Distilled
 from rb_dspy.steps.transcript import escape_markers
 from rb_dspy.text import cut
 
@@ -34,7 +31,7 @@ def steve(base: Base) -> MemorySystem:
     The authors compare the states of a game; we compare the texts of actions and observations. They also plan anew at
     once when a step fails; with us a failure only teaches later tasks. Read from the abstract: there is no code.
     """
-    near = [Nearest(_EACH, (kind,)) for kind in ("skill", "guardrail")]
+    near = together(*(Nearest(_EACH, (kind,)) for kind in ("skill", "guardrail")))
     parts = (
         ("Skills that worked on such tasks:", lambda item: item.kind == "skill"),
         ("Guardrails, from attempts that failed; keep to them:", lambda item: True),
@@ -43,8 +40,8 @@ def steve(base: Base) -> MemorySystem:
         stores="a skill of each success, a guardrail of each failure, with each step diagnosed",
         shows=f"the {_EACH} nearest skills, and apart from them the {_EACH} nearest guardrails",
         source="Steve-Evolving, arXiv 2603.13131",
-        retrieve=Recall(base, lambda *asked: [found for each in near for found in each(*asked)], Parted(parts)),
-        teach=Diagnosed(base.distill),
+        retrieve=Recall(base, near, Parted(parts)),
+        teach=Asked(base.distill, _learned, Skill, Guardrail, _diagnosis),
         signal="outcome",
     )
 
@@ -69,29 +66,18 @@ def diagnose(trajectory: Trajectory) -> list[str]:
     return lines
 
 
-class Diagnosed(dspy.Module):
-    """A skill or a guardrail from each rollout that was judged."""
+def _diagnosis(attempt: Attempt) -> dict[str, Callable[[int], str]]:
+    lines = "\n".join(map(escape_markers, diagnose(attempt.trajectory))) or "(no step was in vain)"
+    return {"diagnosis": lambda tokens: cut(lines, tokens // 4)}
 
-    def __init__(self, config: DistillConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.success, self.failure = dspy.Predict(Skill), dspy.Predict(Guardrail)
 
-    def forward(self, attempts: Sequence[Attempt], bank: MemoryBank) -> Distilled:
-        """See ``memories.Distiller``."""
-        drafts = tuple(dict.fromkeys(self._learned(each) for each in attempts if each.verdict.label != "unknown"))
-        return Distilled(drafts, "" if drafts else "nothing learned: not judged", model_of(self.success))
-
-    def _learned(self, attempt: Attempt) -> ItemDraft:
-        lines = "\n".join(map(escape_markers, diagnose(attempt.trajectory))) or "(no step was in vain)"
-        right = attempt.verdict.label == "success"
-        predict = self.success if right else self.failure
-        said = asked(predict, self.config, attempt, diagnosis=lambda tokens: cut(lines, tokens // 4))
-        if right:
-            steps = [f"- {step}" for step in texts(said, "steps")]
-            return item("skill", sentence(said, "when"), "\n".join([*steps, f"Check: {sentence(said, 'check')}"]))
+def _learned(said: dspy.Prediction, attempt: Attempt) -> Iterator[ItemDraft]:
+    if attempt.verdict.label == "success":
+        steps = [f"- {step}" for step in texts(said, "steps")]
+        yield item("skill", sentence(said, "when"), "\n".join([*steps, f"Check: {sentence(said, 'check')}"]))
+    else:
         rule = f"Never: {sentence(said, 'never')}\nInstead: {sentence(said, 'instead')}"
-        return item("guardrail", sentence(said, "when"), rule)
+        yield item("guardrail", sentence(said, "when"), rule)
 
 
 def _same(text: str) -> str:

@@ -12,13 +12,13 @@ from difflib import SequenceMatcher
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.store.tables import embedded_text
-from rb_dspy.memories.curators import retire
+from rb_dspy.memories.curators import kind_of, retire
 from rb_dspy.memories.system import Curated
 from rb_dspy.schema import ItemDraft, MemoryDraft, MemoryItem, Task
 from rb_dspy.steps.statements import DENIALS, QUALIFIERS, WORD
 
 _NEAR = 5
-"""Stored items that a draft is compared with."""
+"""Stored items that a draft is compared with: issue 47 (wangyu-ustc/Mem-alpha searches up to 20)."""
 _DENIALS = DENIALS | QUALIFIERS | {"without"}
 """Words that turn a sentence into another one."""
 _SHARE = 0.6
@@ -92,7 +92,11 @@ class Consensus:
 def neighbours(
     draft: MemoryDraft, bank: MemoryBank, near: float | None, kinds: Collection[str] | None
 ) -> list[MemoryItem]:
-    """The stored items that are most like a draft, nearest first; by the texts that items of its kind are found by."""
+    """The stored items that are most like a draft, nearest first; by the texts that items of its kind are found by.
+
+    ``near``: the lowest cosine; None: the embedder's own floor.
+    """
+    near = getattr(bank.embedder, "min_score", None) if near is None else near
     text = embedded_text(kind_of(draft), draft.title, draft.description, draft.content)
     return [item for found in bank.retrieve(text, _NEAR, "item", near, kinds=kinds) for item in found.items]
 
@@ -100,11 +104,6 @@ def neighbours(
 def repeated(draft: MemoryDraft, bank: MemoryBank, near: float, kinds: Collection[str] | None) -> list[MemoryItem]:
     """The stored items that say all that a draft says."""
     return [each for each in neighbours(draft, bank, near, kinds) if says_the_same(draft.content, each.content)]
-
-
-def kind_of(draft: MemoryDraft) -> str:
-    """``lesson``, or the kind of an ``ItemDraft``."""
-    return draft.kind if isinstance(draft, ItemDraft) else "lesson"
 
 
 def says_the_same(one: str, other: str) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from rb_dspy.bank import MemoryBank
 from rb_dspy.memories.recall import Listed, Nearest, Recall
 from rb_dspy.memories.system import Attempt, Base, MemorySystem
-from rb_dspy.memories.teach import CASE_TOKENS, Cases, case
+from rb_dspy.memories.teach import CASE_TOKENS, Cases, case, learned
 from rb_dspy.schema import ItemDraft, Retrieved
 from rb_dspy.steps import Distilled, Memory
 from rb_dspy.steps.transcript import escape_fields, escape_markers
@@ -60,17 +60,17 @@ def synapse_paper(base: Base) -> MemorySystem:
 
 
 def exemplars(attempts: Sequence[Attempt], bank: MemoryBank) -> Distilled:  # noqa: ARG001
-    """Stores each success with its turns; a ``memories.Distiller``."""
-    good = [each for each in attempts if each.verdict.label == "success"]
-    drafts = tuple(dict.fromkeys(draft for each in good for draft in _exemplar(each)))
-    return Distilled(drafts, "" if drafts else "not stored: long actions" if good else "not stored: no success")
+    """Stores each success with its turns, if its actions are not too long; a ``memories.Distiller``."""
+    return learned((draft for each in attempts for draft in _exemplar(each)), attempts)
 
 
 def _exemplar(attempt: Attempt) -> Iterator[ItemDraft]:
     steps, begin = attempt.trajectory.steps, attempt.trajectory.first_observation
     seen = [f"Task: {attempt.task.instruction}\n\n{begin}", *(step.observation for step in steps)]
     whole = tuple(zip(seen, (step.action for step in steps), strict=False))
-    if turns := _shortened(whole, lambda turns: len(json.dumps(turns)) <= _BYTES):
+    if attempt.verdict.label == "success" and (
+        turns := _shortened(whole, lambda turns: len(json.dumps(turns)) <= _BYTES)
+    ):
         content = "\n".join(f"seen: {seen}\ndone: {action}" for seen, action in turns)
         yield case(attempt, content, label="success", turns=[list(each) for each in turns])
 

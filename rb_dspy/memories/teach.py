@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,9 +13,9 @@ from rb_dspy.backbones import active, value
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import DistillConfig
 from rb_dspy.errors import UnparseableOutput
-from rb_dspy.memories.recall import merged
+from rb_dspy.memories.recall import EVERY, tasks_of
 from rb_dspy.memories.system import Attempt
-from rb_dspy.schema import ItemDraft, Label, MemoryDraft, MemoryItem, Task
+from rb_dspy.schema import MAX_CONTENT, MAX_DATA, ItemDraft, Label, MemoryDraft, MemoryItem, Task
 from rb_dspy.steps import Distilled
 from rb_dspy.steps.ask import ask
 from rb_dspy.steps.distill import said_fields
@@ -25,86 +26,79 @@ Each = TypeVar("Each")
 
 _TITLE = 200
 """Characters of a title, as in ``MemoryDraft``."""
+_OTHER_DATA = 2_000
+"""Bytes of an item's data that are not ids of tasks."""
 CASE_TOKENS = 16_000
 """Longest case that is stored, in tokens (estimated): fits ``ItemDraft``."""
 
 
 @dataclass(frozen=True)
 class Cases:
-    """Stores each rollout as it was, without a language model: its task, its steps, and how it was judged.
-
-    Args:
-        labels: Only rollouts with these verdicts.
-        thoughts: Whether the agent's thoughts are kept.
-        observations: Whether what it saw after its actions is kept.
-    """
+    """Stores each rollout as it was, without a language model: its task, its steps, and how it was judged."""
 
     labels: Sequence[Label] = ("success", "failure", "unknown")
-    thoughts: bool = True
+    """Only rollouts with these verdicts."""
     observations: bool = True
+    """Whether what the agent saw after its actions is kept."""
 
     def __call__(self, attempts: Sequence[Attempt], bank: MemoryBank) -> Distilled:
-        drafts = [self._case(each) for each in attempts if each.verdict.label in self.labels]
-        return Distilled(tuple(dict.fromkeys(drafts)), "" if drafts else f"not stored: {_labels(attempts)}")
+        return learned((self._case(each) for each in attempts if each.verdict.label in self.labels), attempts)
 
     def _case(self, attempt: Attempt) -> ItemDraft:
         label, rollout = attempt.verdict.label, attempt.trajectory
         if not self.observations:
             blind = tuple(step.model_copy(update={"observation": ""}) for step in rollout.steps)
             rollout = rollout.model_copy(update={"steps": blind})
-        steps = transcript(rollout, CASE_TOKENS, thoughts=self.thoughts)
         ended = "" if label == "unknown" else f"\nJudged: {label}"
-        return case(attempt, f"{steps}{ended}", label=label)
+        return case(attempt, f"{transcript(rollout, CASE_TOKENS)}{ended}", label=label)
 
 
 class Asked(dspy.Module):
-    """Asks a language model, in the role of the distiller, what a rollout teaches.
+    """Asks a language model, in the role of the distiller, what each rollout teaches.
 
     Args:
-        predict: Its signature has some of the inputs ``task``, ``trajectory``, ``environment_said``, ``feedback`` and
-            ``verdict``; a rollout is given without the thoughts of its agent if ``thoughts`` is False.
-        read: Turns the answer into drafts.
-        labels: Rollouts with another verdict teach nothing.
+        config: Settings of the calls.
+        read: Turns an answer into drafts.
+        success: What is asked after a success. Inputs: see ``asked``.
+        failure: What is asked after a failure; None: it teaches nothing.
+        more: Further inputs.
     """
 
     def __init__(
         self,
-        signature: type[dspy.Signature],
-        read: Callable[[dspy.Prediction, Attempt], Iterable[MemoryDraft]],
         config: DistillConfig,
-        *,
-        labels: Sequence[Label] = ("success", "failure"),
-        thoughts: bool = True,
+        read: Callable[[dspy.Prediction, Attempt], Iterable[MemoryDraft]],
+        success: type[dspy.Signature],
+        failure: type[dspy.Signature] | None = None,
+        more: Callable[[Attempt], dict[str, Any]] = lambda attempt: {},
     ) -> None:
         super().__init__()
-        self.predict = dspy.Predict(signature)
-        self.config, self.read, self.labels, self.thoughts = config, read, tuple(labels), thoughts
+        self.config, self.read, self.more, self.success = config, read, more, dspy.Predict(success)
+        self.failure = self.success if failure is success else failure and dspy.Predict(failure)
 
     def forward(self, attempts: Sequence[Attempt], bank: MemoryBank) -> Distilled:
-        """See ``memories.Distiller``. Each rollout is asked about by itself."""
+        """See ``memories.Distiller``."""
         drafts: list[MemoryDraft] = []
-        for attempt in attempts:
-            if attempt.verdict.label in self.labels:
-                drafts += self.read(self.ask(attempt, bank), attempt)
-        kept = tuple(dict.fromkeys(each for each in map(_clean, drafts) if each.title and each.content))
-        return Distilled(kept, "" if kept else f"nothing learned: {_labels(attempts)}", model_of(self.predict))
-
-    def ask(self, attempt: Attempt, bank: MemoryBank) -> dspy.Prediction:
-        """The answer about one rollout."""
-        return asked(self.predict, self.config, attempt, thoughts=self.thoughts)
+        for each in attempts:
+            if predict := getattr(self, each.verdict.label, None):
+                drafts += self.read(asked(predict, self.config, each, **self.more(each)), each)
+        return learned(drafts, attempts, self.success)
 
 
-class Rollout(dspy.Signature):
+class Attempted(dspy.Signature):
     """A signature to derive others from, whose docstrings say what to do."""
 
     task: str = dspy.InputField(desc="what was to be done")
     trajectory: str = dspy.InputField(desc="the attempt")
+
+
+class Rollout(Attempted):
+    """The same, with what is the best source of facts."""
+
     environment_said: str = dspy.InputField(desc="what the environment said, in order")
 
 
-def asked(
-    predict: Any, config: DistillConfig, attempt: Attempt, *, thoughts: bool = True, **more: Any
-) -> dspy.Prediction:
+def asked(predict: Any, config: DistillConfig, attempt: Attempt, **more: Any) -> dspy.Prediction:
     """Call ``predict`` about a rollout, with those of its inputs that the signature has, and of ``more``.
 
     Texts of the task, the environment and the agent are escaped, and shortened until the prompt fits. What in ``more``
@@ -115,15 +109,24 @@ def asked(
     def inputs(max_tokens: int) -> dict[str, Any]:
         every = {
             "task": escape_markers(attempt.task.instruction),
-            "trajectory": transcript(attempt.trajectory, max_tokens, thoughts=thoughts),
+            "trajectory": transcript(attempt.trajectory, max_tokens),
             "verdict": attempt.verdict.label,
-            "reasons": escape_markers(attempt.verdict.reasons) or "(none)",
             **said_fields(attempt.trajectory, max_tokens),
             **{name: each(max_tokens) if callable(each) else each for name, each in more.items()},
         }
         return {name: every[name] for name in wanted}
 
     return ask(predict, "distiller", config, inputs, rollout=attempt.number)
+
+
+def learned(
+    drafts: Iterable[MemoryDraft], attempts: Sequence[Attempt], predict: Any = None, note: str = ""
+) -> Distilled:
+    """The drafts that say something, each once; ``predict``: which model wrote them."""
+    kept = tuple(dict.fromkeys(each for each in map(_clean, drafts) if each.title and each.content))
+    labels = ", ".join(dict.fromkeys(each.verdict.label for each in attempts))
+    why = note or ("" if kept else f"nothing learned: judged {labels}")
+    return Distilled(kept, why, "" if predict is None else model_of(predict))
 
 
 def texts(said: dspy.Prediction, name: str) -> list[str]:
@@ -164,14 +167,16 @@ def item(kind: str, title: str, content: str, description: str = "", **data: Any
     """A draft of a kind, whose texts are cut to what a bank takes."""
     title, content = without_invisible(title).strip(), without_invisible(content).strip()
     title = f"{title[: _TITLE - 1]}…" if len(title) > _TITLE else title
-    return ItemDraft(title=title, description=description[:600], content=content[:100_000], kind=kind, data=data)
+    return ItemDraft(title=title, description=description[:600], content=content[:MAX_CONTENT], kind=kind, data=data)
 
 
 def joined(items: Sequence[MemoryItem], task: Task, title: str, content: str) -> ItemDraft:
     """A draft in the place of ``items``, learned from all of their tasks and this one."""
-    first = items[0]
+    first, ids = items[0], list(dict.fromkeys([*tasks_of(items), task.id]))
+    long = len(json.dumps(ids)) > MAX_DATA - _OTHER_DATA
+    tasks = EVERY if long or any(each.data.get("tasks") == EVERY for each in items) else ids
     named = without_invisible(title).strip() or first.title
-    return item(first.kind, named, content, first.description, **{**first.data, **merged(items, task)})
+    return item(first.kind, named, content, first.description, **{**first.data, "tasks": tasks})
 
 
 def case(attempt: Attempt, content: str, kind: str = "case", **data: Any) -> ItemDraft:
@@ -187,7 +192,3 @@ def model_of(predict: Any) -> str:
 def _clean(draft: MemoryDraft) -> MemoryDraft:
     cleaned = {name: without_invisible(getattr(draft, name)).strip() for name in ("title", "description", "content")}
     return draft.model_copy(update=cleaned)
-
-
-def _labels(attempts: Sequence[Attempt]) -> str:
-    return f"judged {', '.join(dict.fromkeys(each.verdict.label for each in attempts))}"

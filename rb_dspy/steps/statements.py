@@ -44,7 +44,8 @@ _POINTING = frozenset(["here", "its", "it", "these", "this", "those", "you", "yo
 """A statement with one of these may be about anything."""
 QUALIFIERS = frozenset(["except", "if", "unless", "until"])
 """A note with one of these says more than the statement that it repeats."""
-DENIALS = frozenset("wrong incorrect false not no never cannot isn aren wasn weren don doesn didn".split())
+_DENYING = "wrong incorrect false not no never cannot isn aren wasn weren don doesn didn"
+DENIALS = frozenset(_DENYING.split())
 _GENERIC = DENIALS | frozenset(_COMMON.split())
 """Words that name no subject."""
 

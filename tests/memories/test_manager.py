@@ -8,7 +8,7 @@ import pytest
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.memories import Base, Curated, system_of
-from rb_dspy.memories.operations import Operation
+from rb_dspy.memories.operations import Operation, applied
 from rb_dspy.schema import MemoryDraft, MemoryItem, Step, Task, Trajectory, Verdict
 from rb_dspy.steps import Retrieve
 from rb_dspy.testing import Prompt, lock, locksmith, scripted_lm
@@ -72,6 +72,29 @@ def test_an_operation_on_what_was_not_offered_is_refused_and_the_note_is_added(o
         assert len(bank) == 2
         assert not bank.deleted_items()
         assert f"refused: {operation['operation']}" in bank.experiences()[-1].note
+
+
+def test_an_update_without_a_text_takes_the_new_note() -> None:
+    with new_bank() as bank:
+        done = program("manager", managing({"operation": "update", "new": 1, "stored": [1]}))
+        for n, code in enumerate(["1111", "2222"]):
+            done(task=lock("Abus", n, code, tells=True), bank=bank, run_id="r")
+        (now,) = bank.items()
+        assert "2222" in now.content
+
+
+def test_stored_notes_can_be_changed_one_after_the_other_without_a_new_one() -> None:
+    said = [
+        Operation(operation="update", stored=[1], content="It opens with 3333."),
+        Operation(operation="delete", stored=[2]),
+    ]
+    with new_bank() as bank:
+        done = program("bank")
+        for n, maker in enumerate(["Abus", "Burg"]):
+            done(task=lock(maker, n, tells=True), bank=bank, run_id="r")
+        kept = applied(said, Curated(), (), bank.items(), lock("Zeiss", 6))
+        assert [draft.content for draft in kept.drafts] == ["It opens with 3333."]
+        assert (set(kept.retired), kept.note) == ({item.id for item in bank.items()}, "")
 
 
 def test_what_a_person_wrote_is_not_changed() -> None:

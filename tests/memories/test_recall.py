@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rb_dspy import MemoryBank
 from rb_dspy.memories import Base
-from rb_dspy.memories.recall import EVERY, Listed, Recall, Recent, merged
-from rb_dspy.memories.teach import item
+from rb_dspy.memories.recall import EVERY, Listed, Recall, Recent
+from rb_dspy.memories.teach import item, joined
 from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
 from rb_dspy.steps import Retrieve
 from tests.memories.worlds import new_bank
@@ -21,11 +21,10 @@ def test_an_item_that_is_made_of_more_tasks_than_can_be_listed_is_shown_to_none_
     with new_bank() as bank:
         for n, task in enumerate(tasks[:-1]):
             learn(bank, task, item("other", "Note", f"Number {n}."))
-        data = merged(bank.items(), tasks[-1])
-        assert data == {"tasks": EVERY}
-        learn(bank, tasks[-1], item("bullet", "All", "All of it.", **data))
-        again = merged(bank.items(kinds=("bullet",)), tasks[-1])
-        assert again == data
+        made = joined(bank.items(), tasks[-1], "All", "All of it.")
+        assert made.data == {"tasks": EVERY}
+        learn(bank, tasks[-1], made.model_copy(update={"kind": "bullet"}))
+        assert joined(bank.items(kinds=("bullet",)), tasks[-1], "", "Again.").data == made.data
         assert not any(shown(task, bank) for task in tasks)
         assert shown(Task(id="new", instruction="Do it."), bank)
 

@@ -28,7 +28,7 @@ def plays(prompt: Prompt) -> Any:
     if "query" in prompt.wants:
         return {"query": f"When {maker} made it."}
     if "ranking" in prompt.wants:
-        lines = re.findall(r"> (\d+)\. When (\w+) made it", prompt["advice"])
+        lines = re.findall(r"\[(\d+)\] When (\w+) made it", prompt["candidates"])
         return {"ranking": [int(n) for n, of in lines if of == maker]}
     if "guidance" in prompt.wants:
         return {"guidance": "\n".join(re.findall(r"What .+", prompt["memory"])) or "Nothing."}

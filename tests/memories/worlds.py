@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -18,7 +17,6 @@ ANSWERS: dict[str, Any] = {
     "operations": lambda prompt: [{"operation": "merge", "new": 1, "stored": [1], "content": _text(prompt)}],
     "harmful": [],
     "workflows": [{"goal": "Open a lock.", "steps": ["Look for its code.", "Type {code}."]}],
-    "changes": lambda prompt: [{"do": "add", "title": "Locks", "text": insight} for insight in _insights(prompt)],
 }
 """Output field -> what the scripted model writes into it, or a function of the prompt, where its type does not say
 enough."""
@@ -60,11 +58,6 @@ def _typed(prompt: Prompt) -> dict[str, Any]:
 def _text(prompt: Prompt) -> str:
     told = re.findall(r"(?:Its code is|opens with) (\w+)", prompt.text)
     return f"It opens with {told[-1]}." if told else "Look twice before you type."
-
-
-def _insights(prompt: Prompt) -> list[str]:
-    given: list[str] = json.loads(prompt["insights"])
-    return given
 
 
 def _value(kind: str, prompt: Prompt) -> Any:
