@@ -1,7 +1,7 @@
 """Memory systems: what is learned from a rollout, what a later agent is shown, and how a bank is kept.
 
-Each is one file, which composes the parts in ``parts`` and its own, and an entry point in the group
-``rb_dspy.memories``.
+Each is one file, which composes the parts in ``recall``, ``rankers``, ``teach`` and ``curators`` and its own, and an
+entry point in the group ``rb_dspy.memories``.
 """
 
 from rb_dspy.memories.system import (

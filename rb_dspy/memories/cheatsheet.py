@@ -12,7 +12,7 @@ from rb_dspy.memories.asking import Written
 from rb_dspy.memories.curators import Replace
 from rb_dspy.memories.recall import EVERY, Listed, Nearest, Recall, Recent
 from rb_dspy.memories.system import Attempt, Base, MemorySystem
-from rb_dspy.memories.teach import Cases, Rollout, asked, item, model_of, sentence
+from rb_dspy.memories.teach import Cases, Rollout, asked, item, learned, sentence
 from rb_dspy.steps import Distilled
 from rb_dspy.steps.transcript import escape_markers
 from rb_dspy.text import counted, estimate_tokens
@@ -77,12 +77,9 @@ class Rewrite(dspy.Module):
             sheet = sentence(asked(self.predict, self.config, attempt, **more), "new_sheet")
         lost = len({*last.splitlines()} - {*sheet.splitlines()})
         over = estimate_tokens(sheet) - self.room
-        notes = [
-            f"{counted(lost, 'line')} of the sheet dropped" if lost else "",
-            "longer than the cap" if over > 0 else "",
-        ]
-        draft = item(_KIND, _TITLE, sheet, tasks=EVERY)
-        return Distilled((draft,), "; ".join(filter(None, notes)), model_of(self.predict))
+        notes = [f"{counted(lost, 'line')} of the sheet dropped"] if lost else []
+        note = "; ".join([*notes, *(["longer than the cap"] if over > 0 else [])])
+        return learned([item(_KIND, _TITLE, sheet, tasks=EVERY)], attempts, self.predict, note)
 
 
 class NextSheet(Rollout):

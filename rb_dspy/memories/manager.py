@@ -55,10 +55,12 @@ class Manage(dspy.Module):
         new, others, near = list[MemoryDraft](), list[MemoryDraft](), dict[str, MemoryItem]()
         every = [each for each in reversed(bank.items(kinds=self.kinds)) if each.level != "held"] if self.whole else []
         for draft in curated.drafts:
+            if kind_of(draft) not in self.kinds:
+                others.append(draft)
+                continue
             found = every if self.whole else neighbours(draft, bank, None, self.kinds)
-            same = next((as_draft(item) for item in found if text_of(item) == text_of(draft)), None)
-            if same or kind_of(draft) not in self.kinds:
-                others.append(same or draft)
+            if same := next((as_draft(item) for item in found if text_of(item) == text_of(draft)), None):
+                others.append(same)
             else:
                 new.append(draft)
                 near |= {item.id: item for item in found if item.id not in curated.retired}

@@ -10,7 +10,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.config import DistillConfig
 from rb_dspy.memories.recall import Listed, Nearest, Recall
 from rb_dspy.memories.system import Attempt, Base, MemorySystem
-from rb_dspy.memories.teach import item, model_of, sentence
+from rb_dspy.memories.teach import item, learned, sentence
 from rb_dspy.schema import Trajectory
 from rb_dspy.steps import Distill, Distilled
 from rb_dspy.steps.ask import ask
@@ -81,7 +81,7 @@ class AtFork(dspy.Module):
 
         said = ask(self.contrast, "distiller", self.config, inputs, rollouts=2, rollout=good.number)
         content = f"{sentence(said, 'heuristic')}\nWhy: {sentence(said, 'cause')}"
-        return Distilled((item("heuristic", sentence(said, "situation"), content),), "", model_of(self.contrast))
+        return learned([item("heuristic", sentence(said, "situation"), content)], (good, bad), self.contrast)
 
 
 def _after(trajectory: Trajectory, shared: int, max_tokens: int) -> str:

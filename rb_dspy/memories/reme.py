@@ -15,7 +15,7 @@ from rb_dspy.memories.curators import Every, Prune
 from rb_dspy.memories.rankers import Sifted
 from rb_dspy.memories.recall import Nearest, Recall, fitted
 from rb_dspy.memories.system import Attempt, Base, MemorySystem
-from rb_dspy.memories.teach import Rollout, asked, item, model_of
+from rb_dspy.memories.teach import Rollout, asked, item, learned
 from rb_dspy.schema import ItemDraft, MemoryDraft
 from rb_dspy.steps import Distilled
 from rb_dspy.steps.distill import read_drafts
@@ -70,7 +70,7 @@ class Extract(dspy.Module):
             found += [(draft, pair[0]) for draft in self._read("compare", pair[0], pair)]
         items = [new for draft, each in dict(found).items() if (new := self._valid(draft, each, bank))]
         note = "" if len(items) == len(found) else f"{len(found) - len(items)} not valid, or known"
-        return Distilled(tuple(items), note, model_of(self.success))
+        return learned(items, attempts, self.success, note)
 
     def _read(self, step: str, attempt: Attempt, pair: Sequence[Attempt] = ()) -> Sequence[MemoryDraft]:
         both = partial(number_attempts, [e.trajectory for e in pair], verdicts=[e.verdict for e in pair])

@@ -126,7 +126,7 @@ def learned(
     kept = tuple(dict.fromkeys(each for each in map(_clean, drafts) if each.title and each.content))
     labels = ", ".join(dict.fromkeys(each.verdict.label for each in attempts))
     why = note or ("" if kept else f"nothing learned: judged {labels}")
-    return Distilled(kept, why, "" if predict is None else model_of(predict))
+    return Distilled(kept, why, "" if predict is None else _model_of(predict))
 
 
 def texts(said: dspy.Prediction, name: str) -> list[str]:
@@ -184,7 +184,7 @@ def case(attempt: Attempt, content: str, kind: str = "case", **data: Any) -> Ite
     return item(kind, attempt.task.instruction, content, attempt.task.key, **data)
 
 
-def model_of(predict: Any) -> str:
+def _model_of(predict: Any) -> str:
     """The name of the model that answers for the distiller."""
     return str((getattr(predict, "lm", None) or active().lm("distiller")).model)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rb_dspy.config import ProgramConfig, RetrieveConfig
+from rb_dspy.config import DistillConfig, ProgramConfig, RetrieveConfig
 from rb_dspy.testing import Prompt
 from rb_dspy.testing.locks import GUESS, code_of, lock, locksmith
 from tests.memories.worlds import many, new_bank, program
@@ -100,3 +100,20 @@ def test_the_curator_reads_how_often_a_bullet_helped() -> None:
         for task in many(3):
             done(task=task, bank=bank, run_id="r")
     assert ["helped 1, harmed 0" in each for each in asked] == [True]
+
+
+def test_what_does_not_fit_the_curators_prompt_is_what_helped_least() -> None:
+    asked = list[str]()
+
+    def learning(prompt: Prompt) -> Any:
+        asked.extend([prompt["stored_notes"]] if "operations" in prompt.wants else [])
+        said = plays(prompt)
+        return (
+            {**said, "insights": told("Look twice.")} if "insights" in said and "serial 4" in prompt["task"] else said
+        )
+
+    with new_bank() as bank:
+        done = program("ace", learning, ProgramConfig(distill=DistillConfig(view_tokens=100)))
+        for task in many(5):
+            done(task=task, bank=bank, run_id="r")
+    assert [(RIGHT in each, WRONG in each) for each in asked] == [(True, False)] * 2
