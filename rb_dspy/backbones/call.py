@@ -22,6 +22,9 @@ from rb_dspy.backbones.usage import Ledger, budgets, entries_of, metered, report
 from rb_dspy.concurrency import check_cancelled
 from rb_dspy.errors import RBError, UnparseableOutput
 
+ROLE = "rb_dspy_role"
+"""The setting of dspy that says whose call this is."""
+
 _ATTEMPTS_APART = 1_000
 """Distance between the rollout ids of two attempts of ``dspy.BestOfN``: more than a task has rollouts."""
 
@@ -57,7 +60,7 @@ def call(
     try:
         own = {**lm.kwargs, **getattr(predict, "config", {})}
         length = own.get("max_tokens") or own.get("max_completion_tokens") or max_tokens
-        with dspy.context(lm=lm, adapter=reading(lm, length)), dspy.track_usage() as tracker:
+        with dspy.context(lm=lm, adapter=reading(lm, length), **{ROLE: role}), dspy.track_usage() as tracker:
             if _takes_config(predict):
                 inputs["config"] = _config(lm, own, temperature, max_tokens, rollout)
             prediction: dspy.Prediction = predict(**inputs)
@@ -95,7 +98,8 @@ def lent(role: str, *, temperature: float, rollout: int) -> Iterator[Ledger]:
     with metered() as ledger, dspy.track_usage() as total:
         gate = _Gate(role)
         try:
-            with dspy.context(lm=lm, usage_tracker=gate.tracker, callbacks=[gate, *dspy.settings.callbacks]):
+            callbacks = [gate, *dspy.settings.callbacks]
+            with dspy.context(lm=lm, usage_tracker=gate.tracker, callbacks=callbacks, **{ROLE: role}):
                 yield ledger
         except _Refused as exc:
             raise exc.error from None

@@ -489,6 +489,11 @@ class MemoryBank:
         with self._store.reading() as reader:
             return reading.uses_of(reader, ids)
 
+    def ages(self, ids: Collection[str]) -> dict[str, int]:
+        """How many experiences came after each item of the bank was last learned, by id. An edit changes no age."""
+        with self._store.reading() as reader:
+            return reading.ages_of(reader, ids)
+
     def marks(self, id: str) -> dict[str, str]:
         """The marks of an item or experience: name -> value. Raises ``InputError`` if the id is unknown."""
         id = self.get(id).id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -139,15 +140,24 @@ def levels_of(reader: Reader, ids: Collection[str]) -> dict[str, int]:
     return levels[False] | levels[True]
 
 
+def ages_of(reader: Reader, ids: Collection[str]) -> dict[str, int]:
+    """How many experiences came after the last one that gave each item."""
+    last = {row.id: row.experience for row in sorted(reader.items(ids=ids), key=lambda row: row.experience)}
+    seqs = sorted(seq for (seq,) in reader.tally("experiences", ["seq"])) if last else []
+    return {id: len(seqs) - bisect_right(seqs, seq) for id, seq in last.items()}
+
+
 def uses_of(reader: Reader, ids: Collection[str] | None) -> dict[str, Uses]:
     """The uses of items and experiences, by their present id: an edit takes the uses along that were before it.
 
     Uses by experiences that were removed do not count. An id that is not present any more has its own.
     """
     edits: dict[str, list[Entry]] = {}
+    before: dict[str, list[str]] = {}
     for entry in reader.journal(kinds=["edit"]):
         edits.setdefault(entry.subject, []).append(entry)
-    subjects = None if ids is None else {each for id in ids for each in versions_of(reader, id, later=False)}
+        before.setdefault(entry.items[0], []).append(entry.subject)
+    subjects = None if ids is None else _reached(ids, before)
     rows = reader.uses(subjects=subjects)
     said = {(each.subject, *each.items[1:]): each.note for each in reader.journal(subjects=subjects, kinds=["mark"])}
     experiences = {row.seq: row for row in reader.experiences(seqs={row.experience for row in rows})}
@@ -176,6 +186,15 @@ def uses_of(reader: Reader, ids: Collection[str] | None) -> dict[str, Uses]:
             if ids is None or id in found:
                 found.setdefault(id, []).append(use)
     return {id: Uses(sorted(each, key=lambda use: use.seq)) for id, each in found.items()}
+
+
+def _reached(ids: Iterable[str], steps: Mapping[str, Sequence[str]]) -> set[str]:
+    """The ids, and all that ``steps`` lead to from them."""
+    every, new = set[str](), set(ids)
+    while new:
+        every |= new
+        new = {to for each in new for to in steps.get(each, ())} - every
+    return every
 
 
 def _versions(
@@ -252,11 +271,11 @@ def snapshot_of(reader: Reader, row: SnapshotRow, scope: str) -> Snapshot:
     return Snapshot(name=row.name, scope=scope, seq=row.seq, digest=text, created_at=row.created_at)
 
 
-def versions_of(reader: Reader, id: str, *, earlier: bool = True, later: bool = True) -> set[str]:
+def versions_of(reader: Reader, id: str, *, earlier: bool = True) -> set[str]:
     """The ids of an item, and of its versions before and after edits."""
     ids, new = {id}, {id}
     while new:
-        edits = reader.journal(subjects=new, kinds=["edit"]) if later else []
+        edits = reader.journal(subjects=new, kinds=["edit"])
         if earlier:
             edits += [entry for each in new for entry in reader.journal(item=each, kinds=["edit"])]
         new = {each for entry in edits for each in (entry.subject, *entry.items)} - ids

@@ -144,15 +144,8 @@ def listed(said: dspy.Prediction, name: str, kind: type[Each]) -> list[Each]:
 
 
 def numbers(said: dspy.Prediction, name: str, most: int) -> list[int]:
-    """An output field that is a list of numbers: those from 1 to ``most``, each once, in order.
-
-    Raises:
-        UnparseableOutput: It is something else.
-    """
-    given = value(said, name, "distiller")
-    if not isinstance(given, list | tuple) or not all(isinstance(each, int) for each in given):
-        raise UnparseableOutput(f"the distiller's {name} is {given!r:.120}; expected a list of numbers")
-    return [each for each in dict.fromkeys(given) if 0 < each <= most]
+    """As ``listed``, of numbers: those from 1 to ``most``, each once, in order."""
+    return [each for each in dict.fromkeys(listed(said, name, int)) if 0 < each <= most]
 
 
 def sentence(said: dspy.Prediction, name: str) -> str:

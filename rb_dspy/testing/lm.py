@@ -15,6 +15,7 @@ import dspy
 import pydantic_core
 from dspy import lm15
 
+from rb_dspy.backbones.call import ROLE
 from rb_dspy.text import normalize
 
 _ASKED = re.compile(r"\n\nRespond with (?:the corresponding output fields|a JSON object)[^\n]*\Z")
@@ -40,6 +41,8 @@ class Prompt:
     temperature: float | None = None
     seed: int | None = None
     """The rollout's number, from 1 on; None for the first rollout, as for roles that have none."""
+    asked_by: str = ""
+    """The role of the call, if it is known."""
 
     @property
     def wants(self) -> tuple[str, ...]:
@@ -50,9 +53,10 @@ class Prompt:
     @property
     def role(self) -> str:
         """``judge``, ``selector``, ``checker`` or ``distiller`` (also of several rollouts), by the fields that its
-        signature asks for; ``agent`` for any other call, such as those of an agent of your own.
+        signature asks for, or because a memory asks; ``agent`` for any other call, such as those of your own agent.
         """
-        return next((role for role, fields in _ASKS.items() if fields.issubset(self.wants)), "agent")
+        other = "distiller" if self.asked_by == "distiller" else "agent"
+        return next((role for role, fields in _ASKS.items() if fields.issubset(self.wants)), other)
 
     @property
     def text(self) -> str:
@@ -203,7 +207,8 @@ def _read(request: lm15.Request) -> Prompt:
     if not isinstance(system, str):
         system = "" if system is None else "".join(getattr(part, "text", "") for part in system)
     messages = tuple((message.role, normalize(message.text or "")) for message in request.messages)
-    return Prompt(system, messages, request.config.temperature, request.config.seed)
+    asked_by = dspy.settings.get(ROLE, "")
+    return Prompt(system, messages, request.config.temperature, request.config.seed, asked_by)
 
 
 def _response(request: lm15.Request, prompt: Prompt, answer: Answer) -> lm15.Response:

@@ -21,11 +21,11 @@ def locks(*serials: int) -> list[Task]:
 
 def inducer(prompt: Prompt) -> Any:
     """Knows the first codes by luck, and follows the rule if the instructions tell it; finds it in two attempts."""
-    if prompt.role == "agent":
+    if "action" in prompt.wants:
         (serial,) = re.findall(r"serial (\d+)", prompt["task"])
         knows = RULE in prompt.system or int(serial) < 3
         return {"thought": "So it is.", "action": f"7{serial}" if knows else GUESS}
-    if prompt.role == "judge":
+    if "label" in prompt.wants:
         return locksmith(prompt)
     codes = re.findall(r"action: (\d+)", prompt["attempts"])
     step = RULE if len(codes) > 1 else f"Type {codes[0]}."

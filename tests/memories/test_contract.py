@@ -99,10 +99,10 @@ def test_a_call_that_fails_is_an_error_and_leaves_the_rollout_pending(learning: 
     tasks = mixed(11)
     with new_bank() as bank:
         play(learning, tasks, bank, script=counting)
-    learns = [n for n, prompt in enumerate(asked) if learns(prompt)]
-    if not learns:
+    own = [n for n, prompt in enumerate(asked) if learns(prompt)]
+    if not own:
         return  # it makes no calls of its own
-    last, count = learns[-1], iter(range(10_000))
+    last, count = own[-1], iter(range(10_000))
 
     def breaking(prompt: Prompt) -> Any:
         if next(count) == last:

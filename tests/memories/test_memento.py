@@ -14,12 +14,12 @@ CODES = ("1111", "2222", "3333", "4444")
 
 def planner(prompt: Prompt) -> Any:
     """Follows the plan of a success, and tries no code that is in the plan of a failure."""
-    if prompt.role == "agent":
+    if "action" in prompt.wants:
         worked, _, failed = prompt.get("memory").partition("Plans that failed")
         good = [code for code in CODES if code in worked]
         untried = [code for code in CODES if code not in failed]
         return {"thought": "So it is.", "action": (good or untried)[0]}
-    if prompt.role == "judge":
+    if "label" in prompt.wants:
         return locksmith(prompt)
     return {"plan": [f"Type {code}" for code in re.findall(r"action: (\d+)", prompt["trajectory"])]}
 

@@ -18,7 +18,7 @@ def credulous(prompt: Prompt) -> Any:
         parts = prompt["parts"].split("lesson ")[1:]
         wrong = [f"lesson {part.split(':')[0]}" for part in parts if "Burg" in part]
         return {"thought": "It is of another maker.", "operation": "prune" if wrong else "act", "names": wrong}
-    if prompt.role == "agent":
+    if "action" in prompt.wants:
         codes = [code for code in prompt.get("memory").split() if code in ("1111", "2222")]
         known = "1111" if "Abus" in prompt["task"] else "2222"
         return {"thought": "So it is.", "action": codes[0] if codes else known}

@@ -93,7 +93,7 @@ CREATE TABLE journal (
 );
 CREATE INDEX journal_subject ON journal (scope_id, subject);
 -- partial: most entries are appends, which are read by their subject only
-CREATE INDEX journal_changes ON journal (scope_id, seq) WHERE kind <> 'append';
+CREATE INDEX journal_changes ON journal (scope_id, kind, seq) WHERE kind <> 'append';
 CREATE TABLE snapshots (
     scope_id INTEGER NOT NULL,
     name TEXT NOT NULL,
