@@ -33,7 +33,7 @@ def test_public_names_are_the_pinned_ones() -> None:
 def test_the_fakes_are_these() -> None:
     """Tests of other people's parts are written with them."""
     fakes = """
-        Answer Corridor Doors Faulty HashEmbedder Lock Prompt Reply Script ScriptedEngine corridor hall lock locks
+        Answer Corridor Doors Faulty HashEmbedder Lock Prompt Reply ScriptedEngine corridor hall lock locks
         locksmith scripted_lm scripted_program toys
     """
     assert testing.__all__ == fakes.split()

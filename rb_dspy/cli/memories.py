@@ -17,7 +17,7 @@ def memories() -> None:
     from rb_dspy.steps import Retrieve
 
     problems = dict[str, str]()
-    shown = table("name", "stored", "shown", "signal", "calls", "source")
+    shown = table("name", "memory")
     for name in memory_names():
         try:
             system: MemorySystem = memory(name, Base(Retrieve()))
@@ -27,8 +27,9 @@ def memories() -> None:
             continue
         about = {"signal": system.signal, "calls": system.calls, "source": system.source}
         emit({"name": name, "stored": system.stores, "shown": system.shows, **about, "problem": ""})
-        cells = (name, system.stores, system.shows, system.signal, system.calls, system.source)
-        shown.add_row(*(Text(each) for each in cells))
+        cost = f"{system.calls} {'call' if system.calls == '1' else 'calls'} a task"
+        origin = f"signal: {system.signal}; {cost}; {system.source}"
+        shown.add_row(Text(name), Text.assemble(f"{system.stores}; shown: {system.shows}\n", (origin, "dim")))
     out.print(shown)
     for problem in problems.values():
         say((problem, "red"))

@@ -70,7 +70,7 @@ class ArmReport(pydantic.BaseModel, frozen=True):
     tokens_beyond: float | None = None
     """Tokens (estimated) a task that did not fit the cap, which is equal for all arms."""
     calls: float | None = None
-    """Language model calls a task, of all roles."""
+    """Language model calls a task, of all roles, also those that failed."""
     learned: int = 0
     """Lessons that were stored, over all orders."""
 

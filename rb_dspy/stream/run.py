@@ -234,7 +234,7 @@ class Run:
     def _do(self, task: Task) -> tuple[TaskResult, bool]:
         """Do a task; returns its result, and whether a server, an environment or scoring failed at the last try."""
         started = time.monotonic()
-        self._before = self.record.spent.get(task.id, {})
+        self._before = {} if self.policy.afresh else self.record.spent.get(task.id, {})
         with forgetful(), metered() as self._ledger:
             try:
                 result, stops = self._try(task)

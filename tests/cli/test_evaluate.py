@@ -55,6 +55,36 @@ def test_memory_is_compared_with_none_and_the_report_is_kept(sums: Any) -> None:
     assert (report["baseline"], list(report["arms"]), report["tasks"]) == ("none", ["none", "bank"], 6)
 
 
+def test_arms_learn_from_the_true_outcome_if_it_is_asked_for(sums: Any, served: Served) -> None:
+    report = evaluate(sums, "--arms", "none,bank,exprag", "--signal", "outcome", "--orders", "1", "-n", "3")
+    signals = {name: arm["signal"] for name, arm in report["arms"].items()}
+    assert signals == {"none": "none", "bank": "outcome", "exprag": "outcome"}
+    assert {prompt.role for prompt in served.prompts} == {"agent", "distiller"}, "no judge is called, nor checked"
+    with Path("rb.toml").open("a") as file:
+        file.write('[evaluate]\nsignal = "outcome"\n')
+    assert evaluate(sums, "-n", "2", "--orders", "1")["arms"]["bank"]["signal"] == "outcome"
+    assert "judge" in sums("evaluate", "sums.jsonl", "--signal", "luck")[2]
+
+
+def test_arms_of_different_signals_get_a_verdict_only_if_it_is_asked_for(sums: Any) -> None:
+    compared = ("--arms", "bank,true_verdicts", "--baseline", "bank", "--orders", "1", "-n", "3")
+    refused = evaluate(sums, *compared)["comparisons"]["true_verdicts"]["refused"]
+    assert "bank learns from the judge and true_verdicts learns from the true outcome" in refused
+    assert not evaluate(sums, *compared, "--unequal-signals")["comparisons"]["true_verdicts"]["refused"]
+
+
+def test_the_memory_systems_are_listed(sums: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output.out, "width", 80)
+    code, out, err = sums("memories")
+    assert code == 0, err
+    assert max(map(len, (line for line in out.splitlines() if "rb-dspy" not in line and "curators" not in line))) <= 80
+    listed = {each["name"]: each for each in lines(sums("memories", "--json")[1])}
+    assert {"bank", "none", "exprag", "memrl"} <= listed.keys()
+    memrl = listed["memrl"]
+    assert (memrl["signal"], memrl["calls"], memrl["source"]) == ("outcome", "1", "MemTensor/MemRL")
+    assert all(name in out for name in listed)
+
+
 def test_the_same_evaluation_continues_in_its_folder(sums: Any, served: Served) -> None:
     first = evaluate(sums, "--orders", "2")
     before = len(served.prompts)

@@ -28,6 +28,10 @@ def test_evaluations_are_listed_with_their_tasks(cli: Any, place: str) -> None:
     assert "sum/1  1 of 1  2 of 2" in out
     assert "sum/3  0 of 1  0 of 2  What is 3 and 5?" in out
     assert max(map(len, out.splitlines())) <= 80
+    arms = [row for row in lines(cli("evaluations", "show", place, "--json")[1]) if "arm" in row]
+    assert [(row["arm"], row["signal"]) for row in arms] == [("none", "none"), ("bank", "judge")]
+    assert arms[0]["tokens_shown"] == 0 < arms[1]["tokens_shown"]
+    assert (arms[0]["calls"], arms[1]["tokens_beyond"]) == (1, 0)
     assert "no evaluations yet" in cli("evaluations", "list", "empty")[1]
 
 

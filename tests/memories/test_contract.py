@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 import pytest
@@ -53,21 +54,40 @@ def mixed(number: int) -> list[Task]:
     return [lock(MAKERS[n % 3], n, None if n % 4 else "0000", tells=True) for n in range(number)]
 
 
+@cache
+def learned(name: str) -> tuple[Any, MemoryBank, tuple[Prompt, ...]]:
+    """A program after 12 tasks, its bank, which is only forked, and all prompts."""
+    asked = list[Prompt]()
+
+    def counting(prompt: Prompt) -> Any:
+        asked.append(prompt)
+        return anything(prompt)
+
+    bank = new_bank()
+    return play(name, mixed(12), bank, script=counting), bank, tuple(asked)
+
+
+def recalled(done: Any, bank: MemoryBank) -> list[str]:
+    """What is shown for locks that nobody has seen."""
+    return [done.recall(lock(maker, 50), bank).block for maker in MAKERS[:4]]
+
+
 def test_it_says_what_it_is(name: str) -> None:
     system = made(name)
     assert all([system.stores, system.shows, system.source, system.calls])
     assert max(map(len, (system.stores, system.shows))) <= 90
 
 
-@pytest.mark.parametrize("most", [60, 300])
-def test_what_is_shown_is_within_the_cap_that_is_equal_for_all(name: str, most: int) -> None:
-    config = ProgramConfig(retrieve=RetrieveConfig(max_tokens=most))
+def test_what_is_shown_is_within_the_cap_that_is_equal_for_all(name: str) -> None:
+    config = ProgramConfig(retrieve=RetrieveConfig(max_tokens=60))
     with new_bank() as bank:
-        done = play(name, [*mixed(10), lock("Abus", 99, hint="x " * 2_000)], bank, config=config)
-        for task in mixed(14)[10:]:
-            memory = done.recall(task, bank)
-            told = sum(estimate_tokens(part) for turn in memory.turns for part in turn)
-            assert max(estimate_tokens(memory.block) if memory else 0, told) <= most
+        small = play(name, [*mixed(10), lock("Abus", 99, hint="x " * 2_000)], bank, config=config)
+        done, usual, _ = learned(name)
+        for program_, each, most in ((small, bank, 60), (done, usual, RetrieveConfig().max_tokens)):
+            for maker in MAKERS[:4]:
+                memory = program_.recall(lock(maker, 50), each)
+                told = sum(estimate_tokens(part) for turn in memory.turns for part in turn)
+                assert max(estimate_tokens(memory.block) if memory else 0, told) <= most
 
 
 def test_nothing_of_the_own_task_is_shown(learning: str) -> None:
@@ -83,22 +103,14 @@ def test_nothing_of_the_own_task_is_shown(learning: str) -> None:
 
 
 def test_what_was_learned_is_shown(learning: str) -> None:
-    with new_bank() as bank:
-        done = play(learning, mixed(12), bank)
-        assert done.recall(lock("Abus", 50), bank)
+    done, bank, _ = learned(learning)
+    assert done.recall(lock("Abus", 50), bank)
 
 
 def test_a_call_that_fails_is_an_error_and_leaves_the_rollout_pending(learning: str) -> None:
     """If there is one: a call before the rollout leaves nothing, and the task can be done again."""
-    asked = list[Prompt]()
-
-    def counting(prompt: Prompt) -> Any:
-        asked.append(prompt)
-        return anything(prompt)
-
-    tasks = mixed(11)
-    with new_bank() as bank:
-        play(learning, tasks, bank, script=counting)
+    _, _, asked = learned(learning)
+    tasks = mixed(12)
     own = [n for n, prompt in enumerate(asked) if learns(prompt)]
     if not own:
         return  # it makes no calls of its own
@@ -126,25 +138,19 @@ def test_a_call_that_fails_is_an_error_and_leaves_the_rollout_pending(learning: 
 
 
 def test_two_runs_are_equal(name: str) -> None:
-    shown = []
-    for _ in range(2):
-        with new_bank() as bank:
-            done = play(name, mixed(9), bank)
-            shown.append([done.recall(task, bank).block for task in mixed(12)[9:]])
-    assert shown[0] == shown[1]
+    done, before, _ = learned(name)
+    with new_bank() as bank:
+        assert recalled(play(name, mixed(12), bank), bank) == recalled(done, before)
 
 
 def test_a_fork_and_a_rollback_show_what_was_shown_then(learning: str) -> None:
-    tasks, later = mixed(9), [lock("Burg", n + 40) for n in range(3)]
-    with new_bank() as bank:
-        done = play(learning, tasks[:6], bank)
-        then = [done.recall(task, bank).block for task in later]
-        fork = bank.fork()
-        for each in (bank, fork):
-            play(learning, tasks[6:], each, run="s")
-        assert [done.recall(task, bank).block for task in later] == [done.recall(task, fork).block for task in later]
-        bank.rollback("run:s")
-        assert [done.recall(task, bank).block for task in later] == then
+    done, before, _ = learned(learning)
+    one, other = before.fork(), before.fork()
+    for each in (one, other):
+        play(learning, mixed(15)[12:], each, run="s")
+    assert recalled(done, one) == recalled(done, other)
+    one.rollback("run:s")
+    assert recalled(done, one) == recalled(done, before)
 
 
 def test_hostile_text_is_shown_as_text(learning: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from rb_dspy import (
     evaluate,
 )
 from rb_dspy.errors import InputError
-from rb_dspy.evaluation import Arm
+from rb_dspy.evaluation import Arm, read_records
 from rb_dspy.memories import Base, MemorySystem, system_of
 from rb_dspy.schema import Verdict
 from rb_dspy.steps import Memory
@@ -192,6 +193,46 @@ def test_the_system_of_a_program_stays_with_it() -> None:
         assert Arm(each, "memrl").own == ""
     mine = replace(system_of("exprag", Base(made.retrieve)), name="", source="Ann's notes")
     assert Arm(ReasoningBank(memory=mine), "placebo").own == "Ann's notes"
+
+
+def test_a_report_names_the_memory_that_the_program_has() -> None:
+    arms = {"none": Arm(scripted_program(), "none"), "bank": Arm(Watched("memrl").program)}
+    report = evaluate(arms, locks(3), orders=1, embedder=HashEmbedder())
+    assert (report.arms["bank"].memory, report.arms["bank"].own, report.arms["none"].own) == ("bank", "memrl", "")
+    for text in (report.to_markdown(), report.to_html()):
+        assert "own memory, memrl" in text
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"memory": "exprag"}, {"memory": "exprecent"}),
+        ({"memory": "bank"}, {"memory": "bank+prune"}),
+        ({"memory": "bank"}, {"memory": "bank", "signal": "outcome"}),
+        ({"program": "exprag"}, {"program": "exprecent"}),
+    ],
+)
+def test_another_memory_or_signal_is_another_evaluation(
+    tmp_path: Path, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    def asked(given: dict[str, Any]) -> Any:
+        made = {"a": Arm(**{**given, "program": Watched(given.get("program")).program})}
+        return evaluate({**made, "b": Arm(scripted_program(), "none")}, locks(2), **options)
+
+    options: dict[str, Any] = {"orders": 1, "embedder": HashEmbedder(), "folder": tmp_path}
+    report = asked(first)
+    assert asked(first) == report
+    with pytest.raises(InputError, match="another evaluation"):
+        asked(second)
+
+
+def test_a_row_holds_what_a_report_needs(tmp_path: Path) -> None:
+    arms = {"none": Arm(scripted_program(), "none"), "bank": Arm(scripted_program(), signal="outcome")}
+    report = evaluate(arms, locks(4), orders=1, embedder=HashEmbedder(), folder=tmp_path)
+    rows = [row for row in read_records(tmp_path) if row.arm == "bank"]
+    assert {row.signal for row in rows} == {"outcome"}
+    assert [bool(row.tokens_shown) for row in rows] == [bool(row.shown) for row in rows]
+    assert report.arms["bank"].tokens_shown == sum(row.tokens_shown or 0 for row in rows) / 4
 
 
 def verdict_of(task: Task, trajectory: Any) -> Verdict:
