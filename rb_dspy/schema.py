@@ -25,6 +25,8 @@ MAX_CONTENT = 100_000
 """Longest content of an item that is no lesson, in characters."""
 MAX_DATA = 16_000
 """Most bytes of an item's data."""
+EVERY = "all"
+"""The ``tasks`` of an item that may hold something of every task that its bank has learned from."""
 
 Text = Annotated[str, pydantic.AfterValidator(normalize)]
 """Text that an agent, an environment or a person wrote: normalized, never rejected (see ``rb_dspy.text``)."""
@@ -257,7 +259,11 @@ class ItemDraft(MemoryDraft):
     content: str = Field(max_length=MAX_CONTENT)
     kind: str = Field(min_length=1, max_length=40, pattern=r"^[a-z][a-z0-9_-]*$")
     data: dict[str, JsonValue] = Field(default_factory=dict)
-    """JSON of up to 16,000 bytes, which is stored with the item."""
+    """JSON of up to 16,000 bytes, which is stored with the item.
+
+    ``tasks``: ids of all tasks that it was learned from, if there are more than its own, or ``"all"`` for all that the
+    bank knows. None of these tasks is shown the item, and it goes when one of them is rolled back or purged.
+    """
 
     @pydantic.model_validator(mode="before")
     @classmethod

@@ -12,7 +12,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.config import DistillConfig
 from rb_dspy.memories.asking import Written
 from rb_dspy.memories.credit import WinRate
-from rb_dspy.memories.curators import retire
+from rb_dspy.memories.curators import believed, retire
 from rb_dspy.memories.recall import Halves, Recall, succeeded, worth
 from rb_dspy.memories.system import Attempt, Base, Credit, Curated, MemorySystem
 from rb_dspy.memories.teach import Rollout, asked, case, model_of, sentence, texts
@@ -70,7 +70,7 @@ class Won:
 
 def one_per_question(curated: Curated, task: Task, bank: MemoryBank) -> Curated:
     """A curator: of the plans for one question, the shortest that worked; if none did, the newest."""
-    stored, kept = {each.data["question"]: each for each in bank.items(kinds=_KIND)}, dict[object, ItemDraft]()
+    stored, kept = {each.data["question"]: each for each in believed(bank, _KIND)}, dict[object, ItemDraft]()
     for draft in curated.drafts:
         assert isinstance(draft, ItemDraft)
         question = draft.data["question"]

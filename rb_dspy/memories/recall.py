@@ -14,7 +14,7 @@ import dspy
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.memories.system import Base, Credit
-from rb_dspy.schema import MAX_DATA, MemoryItem, Polarity, Retrieved, Task
+from rb_dspy.schema import EVERY, MAX_DATA, MemoryItem, Polarity, Retrieved, Task
 from rb_dspy.steps.memory import NO_MEMORY, Memory, render
 from rb_dspy.steps.working import Context, ContextEdit, Moment, Position
 from rb_dspy.text import cut, estimate_tokens
@@ -104,13 +104,7 @@ class EveryTurn(Recall):
 
 def is_from(task: Task, item: MemoryItem, bank: MemoryBank) -> bool:
     """Whether anything in ``item`` was learned from ``task``."""
-    if item.data.get("tasks") == EVERY and bank.experience_of(task.id) is not None:
-        return True
-    return task.id in tasks_of([item])
-
-
-EVERY = "all"
-"""The ``tasks`` of an item that may hold something of every task that its bank learned from."""
+    return bank.is_from(item, task.id)
 
 
 def tasks_of(items: Sequence[MemoryItem]) -> list[str]:

@@ -11,7 +11,7 @@ import pydantic
 from rb_dspy.backbones import value
 from rb_dspy.bank import MemoryBank
 from rb_dspy.memories.credit import WinRate
-from rb_dspy.memories.curators import retire
+from rb_dspy.memories.curators import believed, retire
 from rb_dspy.memories.recall import EveryTurn, Listed, Nearest, worth
 from rb_dspy.memories.system import Attempt, Base, Curated, MemorySystem
 from rb_dspy.memories.teach import Asked, item
@@ -65,7 +65,7 @@ class Zone:
 
     def __call__(self, curated: Curated, task: Task, bank: MemoryBank) -> Curated:
         new = [each for each in curated.drafts if getattr(each, "kind", "lesson") == self.kind]
-        items = [each for each in bank.items(kinds=(self.kind,)) if each.id not in curated.retired]
+        items = [each for each in believed(bank, (self.kind,)) if each.id not in curated.retired]
         over = len(items) + len(new) - self.most
         if not new or over <= 0:
             return curated
