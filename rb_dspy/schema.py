@@ -152,6 +152,17 @@ class Check(Frozen):
     decision: Literal["confirm", "revise"]
 
 
+class Shown(Frozen):
+    """What memory showed an agent during its rollout, beside what it was shown before the first action."""
+
+    ids: tuple[str, ...] = ()
+    """Ids of items, in order, each once."""
+    tokens: int = Field(default=0, ge=0)
+    """Tokens (estimated) of these texts."""
+    problem: Text = ""
+    """Why nothing was shown before the first action, if memory failed."""
+
+
 class Trajectory(Frozen):
     """One complete rollout.
 
@@ -169,6 +180,7 @@ class Trajectory(Frozen):
     feedback: Text = Field(default="", exclude_if=lambda feedback: not feedback)
     known_label: Literal["success", "failure"] | None = Field(default=None, exclude_if=lambda label: label is None)
     checks: tuple[Check, ...] = Field(default=(), exclude_if=lambda checks: not checks)
+    shown: Shown = Field(default_factory=Shown, exclude_if=lambda shown: shown == Shown())
     usage: Usage = Field(default_factory=dict)
 
     @pydantic.field_validator("stop_reason", mode="before")

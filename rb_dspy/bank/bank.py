@@ -202,7 +202,7 @@ class MemoryBank:
         distiller: str = "",
         note: str = "",
         origin: str = "",
-        shown: Sequence[MemoryItem | Experience] = (),
+        shown: Sequence[MemoryItem | Experience | str] = (),
         cited: Sequence[MemoryItem | Experience] = (),
         reward: float | None = None,
         submitted: int | None = None,
@@ -229,13 +229,13 @@ class MemoryBank:
             note: Why there are no drafts.
             origin: Source of the experience. With ``shown`` and ``retired`` it decides the level of its lessons: the
                 lowest of the origin's, of what was shown, and of what is to be retired. Empty: your own program.
-            shown: Items and experiences that the agent was shown, in this order; see ``uses``.
+            shown: Items and experiences that the agent was shown, or their ids, in this order; see ``uses``.
             cited: Those that it said it used.
             reward: Ground truth, from 0 to 1, if it is known; None: the share of successes among known labels.
             submitted: The place of the trajectory whose answer was submitted.
             again: False: skip drafts whose exact text was removed before by an edit, a delete or a rollback of that
                 item, and list their ids in the note; hold those that nearly say the same as a removed one.
-            recorded: True: the rollouts were recorded, and have to be pending still.
+            recorded: True: the rollouts were recorded, and have to be pending still. What was recorded as shown counts.
             retired: Id of an item -> why it is retired: it is not shown any more, but may be learned again, and
                 ``undelete`` brings it back. What is the owner's, or trusted more than this experience, or among
                 ``drafts`` stays, and the note says so; what is not there any more is skipped. If this experience is
@@ -301,7 +301,7 @@ class MemoryBank:
         trajectory: Trajectory,
         *,
         run_id: str = "",
-        shown: Sequence[MemoryItem | Experience] = (),
+        shown: Sequence[MemoryItem | Experience | str] = (),
         origin: str = "",
         reward: float | None = None,
     ) -> Pending | None:

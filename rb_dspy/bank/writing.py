@@ -188,7 +188,11 @@ def _append(writer: Writer, pages: Sequence[_Page]) -> list[dict[str, Written]]:
     vectors = {id: rows for each in reversed(pages) for id, rows in each.vectors.items()}
     stored = _stored(writer, page)
     fresh = [*{new.id: new for new in reversed(page) if new.id not in stored}.values()][::-1]
-    later = {key for new in fresh if new.recorded for key in _corrections(writer, new)}
+    later = set[PendingKey]()
+    for place, new in enumerate(fresh):
+        if new.recorded:
+            fresh[place], corrections = _as_recorded(writer, new)
+            later |= corrections
     writer.remove_pending([key for key in _covered(writer, page) if key not in later])
     if not fresh:
         return [{} for _ in pages]
@@ -385,14 +389,15 @@ def removed_since(location: str, task_id: str, id: str) -> InputError:
     )
 
 
-def _corrections(reader: Reader, new: NewExperience) -> Iterator[PendingKey]:
-    """The pending corrections of rollouts about which nothing was stated; they stay pending.
+def _as_recorded(writer: Reader, new: NewExperience) -> tuple[NewExperience, set[PendingKey]]:
+    """``new`` with all that was recorded as shown, and the pending corrections of its rollouts, which stay pending.
 
     Raises ``InputError`` if a rollout is not pending any more, or was corrected again.
     """
     task, run_id = new.draft.task, new.draft.run_id
-    waiting = {row.key: row for row in reader.pending(run_id=run_id, task_id=task.id)}
+    waiting = {row.key: row for row in writer.pending(run_id=run_id, task_id=task.id)}
     alone = len(new.draft.trajectories) == 1  # the reward of several is their mean
+    shown, corrections = dict.fromkeys(new.draft.shown), set[PendingKey]()
     for rollout in new.draft.trajectories:
         row = waiting.get(key_of(task, rollout, run_id=run_id))
         held = unpack_rollouts(row.payload, f"a rollout of {task.id}") if row else Rollouts(task=task, trajectories=())
@@ -401,8 +406,10 @@ def _corrections(reader: Reader, new: NewExperience) -> Iterator[PendingKey]:
             raise InputError(
                 f"task {task.id[:40]!r}: this rollout was removed or corrected meanwhile; to store it, call learn again"
             )
+        shown |= dict.fromkeys(row.shown)
         if newer:
-            yield row.key
+            corrections.add(row.key)
+    return replace(new, draft=new.draft.model_copy(update={"shown": tuple(shown)})), corrections
 
 
 def _covered(reader: Reader, page: Sequence[NewExperience]) -> list[PendingKey]:
