@@ -70,8 +70,8 @@ def test_a_distiller_is_told_what_was_shown_at_a_turn() -> None:
         assert [item.id for item in given[0].shown] == [*shown]
 
 
-@pytest.mark.parametrize("removed", [False, True])
-def test_a_resumed_rollout_has_its_uses(removed: bool) -> None:
+@pytest.mark.parametrize("removed", ["nothing", "the first", "the last"])
+def test_a_resumed_rollout_has_its_uses(removed: str) -> None:
     with new_bank() as bank:
         done, visitor = visited(bank)
         visitor.broken = True
@@ -79,17 +79,16 @@ def test_a_resumed_rollout_has_its_uses(removed: bool) -> None:
             done(task=EVERY_PAGE, bank=bank, run_id="r")
         visitor.broken = False
         (waiting,) = bank.pending()
-        last = waiting.shown[-1].id
-        if removed:  # by another task, which learned meanwhile
-            bank.delete(last)
+        one = waiting.shown[0 if removed == "the first" else -1].id
+        if removed != "nothing":  # by another task, which learned meanwhile
+            bank.delete(one)
             (waiting,) = bank.pending()
         ids = waiting.trajectories[0].shown.ids
         result = done.resume(waiting)
-        assert last in ids
+        assert (one in ids) == (removed != "the first")
         assert {item.id for item in result.memory.items}.isdisjoint(ids)
         assert len(result.experience.shown) == len(WORDS)
-        assert last in result.experience.shown
-        assert result.experience.id in bank.rollback(last).experiences
+        assert result.experience.id in bank.rollback(one).experiences
 
 
 def test_tools_that_are_named_at_a_turn_are_uses() -> None:
@@ -113,19 +112,20 @@ def test_a_file_does_not_say_what_was_shown() -> None:
 @pytest.mark.parametrize("name", ["synapse", "ace"])
 def test_further_rollouts_of_an_interrupted_call_are_shown_the_same(name: str) -> None:
     """In the same form, though more was learned meanwhile."""
-    prompts = list[str]()
+    prompts = list[Any]()
 
     def seen(prompt: Prompt) -> Any:
         if "action" in prompt.wants:
-            prompts.append(prompt.text)
+            prompts.append((prompt.system, prompt.turns, prompt.text))
         return anything(prompt)
 
     with new_bank() as bank:
         scaled = MaTTS(program(name, seen), k=2)
-        for task in many(3):
+        for task in [lock("Abus", n, "0000", tells=True) for n in range(3)]:
             scaled(task=task, bank=bank, run_id="r")
         task = lock("Abus", 40)
         memory = scaled.recall(task, bank)
+        assert memory
         prompts.clear()
         with scaled.backbones.use():
             first = scaled.act(task, memory, scaled.environments, 0, 0.7)
