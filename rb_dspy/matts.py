@@ -15,8 +15,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.concurrency import run_parallel
 from rb_dspy.config import MattsConfig, MattsMode
 from rb_dspy.errors import BackboneError, BudgetSpent, ConfigError, InfrastructureError, UnparseableOutput
-from rb_dspy.memories import Attempt
-from rb_dspy.program import Learner, Lessons, ReasoningBank
+from rb_dspy.program import Learner, Lessons, ReasoningBank, attempt_of
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Distilled, Memory, Refine, Select, Selection, judge_rollout
@@ -98,6 +97,9 @@ class MaTTS(Learner):
         """Load as any dspy module does. A state of ``ReasoningBank`` does not change the prompts for scaling."""
         own = {name: each for name, each in self.dump_state().items() if name.split(".")[0] in _OWN_STEPS}
         return super().load_state({**own, **state}, **kwargs)
+
+    def _is_short(self, rollouts: Sequence[Trajectory]) -> bool:
+        return self.config.mode != "sequential" and len(rollouts) < self.config.k
 
     def _rollouts(
         self,
@@ -188,7 +190,8 @@ class MaTTS(Learner):
         """Learn from the rollouts of ``group``: from several together, or from one alone."""
         drafts: Distilled
         if self.teach is not None:
-            drafts = self.teach([Attempt(task, trajectories[n], verdicts[n], memory.items, n) for n in group], bank)
+            attempts = [attempt_of(task, trajectories[n], verdicts[n], memory, bank, n) for n in group]
+            drafts = self.teach(attempts, bank)
         elif len(group) > 1:
             drafts = self.contrast(task, trajectories, verdicts)
         else:

@@ -25,15 +25,20 @@ from rb_dspy.importers.trajectory import validate
 from rb_dspy.memories import Attempt, Base, Curated, Curator, Distiller, MemorySystem, system_of, unjudged
 from rb_dspy.protocols import EnvironmentFactory, Judge as JudgeProtocol, Redactor, Reranker
 from rb_dspy.redaction import redact
-from rb_dspy.schema import Experience, Polarity, Task, Trajectory, Verdict, cleaned
+from rb_dspy.schema import Experience, MemoryItem, Polarity, Shown, Task, Trajectory, Verdict, cleaned
 from rb_dspy.steps import Act, Distill, Distilled, Judge, Memory, Retrieve, Review, Selection, judge_rollout
 from rb_dspy.steps.memory import render
 from rb_dspy.steps.statements import hold_all
+from rb_dspy.text import summary_line
 
 Cleaned = TypeVar("Cleaned", Task, Trajectory)
 
 MAX_TRIES = 3
 """After this many unparseable answers of the judge or the distiller, a rollout is appended without lessons."""
+
+
+_REASON = 300
+"""Most characters of the reason why nothing is shown."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,8 @@ class Learner(dspy.Module):
         run_id = checked_name("run id", run_id) if run_id else f"call-{uuid.uuid4().hex[:12]}"
         with session(self.backbones) as ledger:
             if learn and (known := check_bank(bank).known(as_task(task), run_id=run_id)):
-                memory = render(bank.items(known.shown))
+                items = {item.id: item for item in bank.items(known.shown)}
+                memory = render(_first([items[id] for id in known.shown if id in items], known.trajectories))
                 return self._prediction(_stored(known), known.trajectories, memory, ledger, known, stored=True)
             memory = self.recall(task, bank)
             task = as_task(task)
@@ -121,11 +127,21 @@ class Learner(dspy.Module):
             return self._learn(task, rollouts, bank, memory, ledger, **about, **more)
 
     def recall(self, task: Task | str, bank: MemoryBank) -> Memory:
-        """Retrieve for an external agent: put ``.block`` into its prompt; ``.items`` are the lessons in it."""
+        """Retrieve for an external agent: put ``.block`` into its prompt; ``.items`` are the lessons in it.
+
+        If a memory system asks a language model whose answer cannot be parsed, nothing is shown, and ``.problem`` says
+        why: the same prompt would get the same answer again. The note of the experience says it, too.
+        """
         own_lessons = self.repeats_tasks or isinstance(task, str)
-        with session(self.backbones):  # a memory system may ask a language model
-            memory: Memory = self.retrieve(as_task(task), check_bank(bank), own_lessons)
-        return memory
+        return self._remembered(lambda: self.retrieve(as_task(task), check_bank(bank), own_lessons))
+
+    def _remembered(self, recall: Callable[[], Memory]) -> Memory:
+        """What ``recall`` returns, or nothing, and why, if an answer of a language model cannot be used."""
+        try:
+            with session(self.backbones):  # a memory system may ask a language model
+                return recall()
+        except UnparseableOutput as exc:
+            return Memory(problem=f"nothing shown: {self.redactor(summary_line(exc, _REASON))}")
 
     def use_memory(self, system: MemorySystem) -> Self:
         """Take the steps of a memory system, in this program; those that it lacks stay. Returns the program.
@@ -160,12 +176,16 @@ class Learner(dspy.Module):
             environments: ``MaTTS`` does here what is missing of its k rollouts, with the same lessons. None: it learns
                 from those that there are. A rollout with a stated verdict or feedback is learned from as it is.
         """
-        task, rollouts, memory, bank = pending.task, pending.trajectories, render(pending.shown), pending.bank
+        task, rollouts, bank = pending.task, pending.trajectories, pending.bank
+        shown = _first(pending.shown, rollouts)
+        memory = replace(render(shown), problem=next((each.shown.problem for each in rollouts), ""))
         about: dict[str, Any] = {"run_id": pending.run_id, "origin": pending.origin}
         stated = any(each.known_label or each.feedback for each in rollouts)
         more: dict[str, Any] = {}
         with session(self.backbones) as ledger:
-            if environments and pending.run_id and not stated and not pending.tries:  # after a try all have been done
+            # after a try all have been done
+            if environments and pending.run_id and not stated and not pending.tries and self._is_short(rollouts):
+                memory = memory if memory.problem else self._again(task, shown, bank)
                 keep = self._keeper(bank, task, memory, **about)
                 rollouts, more = self._rollouts(task, memory, environments, keep, rollouts)
             return self._learn(task, rollouts, bank, memory, ledger, **about, reward=pending.reward, **more)
@@ -189,7 +209,23 @@ class Learner(dspy.Module):
     def _keeper(self, bank: MemoryBank, task: Task, memory: Memory, **about: Any) -> Callable[[Trajectory], object]:
         """Return what stores a rollout when it ends, so that a crash loses none."""
         task = self._clean(task)
-        return lambda rollout: bank.record(task, self._clean(rollout), shown=memory.items, **about)
+
+        def keep(rollout: Trajectory) -> object:
+            shown: list[MemoryItem | str] = [*memory.items, *rollout.shown.ids]
+            return bank.record(task, self._clean(_noted(rollout, memory)), shown=shown, **about)
+
+        return keep
+
+    def _is_short(self, rollouts: Sequence[Trajectory]) -> bool:
+        """Whether ``_rollouts`` does more of these rollouts."""
+        return False
+
+    def _again(self, task: Task, items: Sequence[MemoryItem], bank: MemoryBank) -> Memory:
+        """What further rollouts of an interrupted call are shown: the same items, as memory writes them."""
+        again = getattr(self.retrieve, "again", None)
+        return (
+            render(items) if again is None else self._remembered(lambda: again(task, items, bank, self.repeats_tasks))
+        )
 
     def _rollouts(
         self,
@@ -225,7 +261,7 @@ class Learner(dspy.Module):
         if known and verdict.label == "success":
             return verdict, Distilled(note="nothing new: the lessons shown hold what the environment said")
         if self.teach is not None:
-            return verdict, self.teach([Attempt(task, trajectory, verdict, memory.items)], bank)
+            return verdict, self.teach([attempt_of(task, trajectory, verdict, memory, bank)], bank)
         return verdict, self.distill(task, trajectory, verdict)
 
     def _learn(
@@ -249,7 +285,7 @@ class Learner(dspy.Module):
             UnparseableOutput: The bank counts the tries; at the last one, only if these rollouts are a correction.
         """
         answers = [rollout.answer for rollout in rollouts]
-        task, rollouts = self._clean(task), tuple(map(self._clean, rollouts))
+        task, rollouts = self._clean(task), tuple(self._clean(_noted(each, memory)) for each in rollouts)
         more |= {"answers": answers}
         try:
             lessons = self._lessons(task, rollouts, bank, memory)
@@ -261,6 +297,7 @@ class Learner(dspy.Module):
             note = f"not distilled: {exc}"
             verdicts = [Verdict(label=each.known_label or "unknown", reasons=str(exc)) for each in rollouts]
             lessons, curated = Lessons(verdicts, Distilled(note=note), Selection(0, note=note)), Curated(note=note)
+        problems = dict.fromkeys(each.shown.problem for each in rollouts)
         experience = bank.append(
             task,
             rollouts,
@@ -271,9 +308,9 @@ class Learner(dspy.Module):
             run_id=run_id,
             polarity=lessons.polarity,
             distiller=lessons.drafts.distiller,
-            note=curated.note,
+            note="; ".join(filter(None, [curated.note, *problems])),
             origin=origin,
-            shown=memory.items,
+            shown=[*memory.items, *(id for each in rollouts for id in each.shown.ids)],
             reward=reward,
             submitted=lessons.selection.index,
             again=False,  # a deleted lesson stays deleted,
@@ -288,7 +325,7 @@ class Learner(dspy.Module):
         self, lessons: Lessons, task: Task, rollouts: Sequence[Trajectory], bank: MemoryBank, memory: Memory
     ) -> Curated:
         pairs = zip(rollouts, lessons.verdicts, strict=True)
-        attempts = tuple(Attempt(task, *pair, memory.items, number) for number, pair in enumerate(pairs))
+        attempts = tuple(attempt_of(task, *pair, memory, bank, number) for number, pair in enumerate(pairs))
         curated = Curated(
             lessons.drafts.drafts, marks=lessons.drafts.marks, attempts=attempts, note=lessons.drafts.note
         )
@@ -428,6 +465,9 @@ class ReasoningBank(Learner):
             )
         task = self._clean(as_task(task))
         rollout = self._clean(to_trajectory(task, trajectory))
+        if not isinstance(trajectory, Trajectory | dspy.Prediction):  # a file does not say what this bank has shown
+            rollout = rollout.model_copy(update={"shown": Shown()})
+        rollout = rollout if memory is None else _noted(rollout, memory)
         label = _label(outcome, verdict)
         if label or feedback:
             stated = {
@@ -443,12 +483,13 @@ class ReasoningBank(Learner):
                     " correct; pass that rollout, or another run_id"
                 )
             return known
-        shown, reward = memory.items if memory else (), None if outcome is None else float(outcome)
+        shown: list[MemoryItem | str] = [*(memory.items if memory else ()), *rollout.shown.ids]
+        reward = None if outcome is None else float(outcome)
         waits = bank.record(task, rollout, run_id=run_id, shown=shown, origin=origin, reward=reward)
         if waits is None:
             return known or self.learn(task, rollout, bank, run_id=run_id)  # another call of the run was faster
         (rollout,), reward, origin = waits.trajectories, waits.reward, waits.origin
-        memory = memory or render(waits.shown)
+        memory = memory or render(_first(waits.shown, waits.trajectories))
         if later:
             id = identity(task, [rollout], run_id=run_id)
             about: dict[str, Any] = {"run_id": run_id, "origin": origin, "reward": reward, "note": "pending"}
@@ -507,6 +548,28 @@ def _stored(known: Experience) -> Lessons:
     return Lessons(
         known.verdicts, selection=Selection(known.submitted or 0, note="stored by an earlier call of this run")
     )
+
+
+def attempt_of(
+    task: Task, rollout: Trajectory, verdict: Verdict, memory: Memory, bank: MemoryBank, number: int = 0
+) -> Attempt:
+    """A rollout as a memory system sees it: shown ``memory``, then what working memory brought during it."""
+    later = {item.id: item for item in bank.items(rollout.shown.ids)} if rollout.shown.ids else {}
+    brought = [later[id] for id in rollout.shown.ids if id in later]
+    return Attempt(task, rollout, verdict, (*memory.items, *brought), number)
+
+
+def _first(shown: Sequence[MemoryItem], rollouts: Sequence[Trajectory]) -> list[MemoryItem]:
+    """Those of ``shown`` that were shown before the first action."""
+    later = {id for each in rollouts for id in each.shown.ids}
+    return [item for item in shown if item.id not in later]
+
+
+def _noted(rollout: Trajectory, memory: Memory) -> Trajectory:
+    """``rollout`` with the reason why memory showed nothing, if it failed."""
+    if not memory.problem:
+        return rollout
+    return rollout.model_copy(update={"shown": rollout.shown.model_copy(update={"problem": memory.problem})})
 
 
 def as_task(task: Task | str) -> Task:

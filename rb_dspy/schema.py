@@ -25,6 +25,8 @@ MAX_CONTENT = 100_000
 """Longest content of an item that is no lesson, in characters."""
 MAX_DATA = 16_000
 """Most bytes of an item's data."""
+EVERY = "all"
+"""The ``tasks`` of an item that may hold something of every task that its bank has learned from."""
 
 Text = Annotated[str, pydantic.AfterValidator(normalize)]
 """Text that an agent, an environment or a person wrote: normalized, never rejected (see ``rb_dspy.text``)."""
@@ -150,6 +152,17 @@ class Check(Frozen):
     decision: Literal["confirm", "revise"]
 
 
+class Shown(Frozen):
+    """What memory showed an agent during its rollout, beside what it was shown before the first action."""
+
+    ids: tuple[str, ...] = ()
+    """Ids of items, in order, each once."""
+    tokens: int = Field(default=0, ge=0)
+    """Tokens (estimated) of these texts."""
+    problem: Text = ""
+    """Why nothing was shown before the first action, if memory failed."""
+
+
 class Trajectory(Frozen):
     """One complete rollout.
 
@@ -167,6 +180,7 @@ class Trajectory(Frozen):
     feedback: Text = Field(default="", exclude_if=lambda feedback: not feedback)
     known_label: Literal["success", "failure"] | None = Field(default=None, exclude_if=lambda label: label is None)
     checks: tuple[Check, ...] = Field(default=(), exclude_if=lambda checks: not checks)
+    shown: Shown = Field(default_factory=Shown, exclude_if=lambda shown: shown == Shown())
     usage: Usage = Field(default_factory=dict)
 
     @pydantic.field_validator("stop_reason", mode="before")
@@ -257,7 +271,11 @@ class ItemDraft(MemoryDraft):
     content: str = Field(max_length=MAX_CONTENT)
     kind: str = Field(min_length=1, max_length=40, pattern=r"^[a-z][a-z0-9_-]*$")
     data: dict[str, JsonValue] = Field(default_factory=dict)
-    """JSON of up to 16,000 bytes, which is stored with the item."""
+    """JSON of up to 16,000 bytes, which is stored with the item.
+
+    ``tasks``: ids of all tasks that it was learned from, if there are more than its own, or ``"all"`` for all that the
+    bank knows. None of these tasks is shown the item, and it goes when one of them is rolled back or purged.
+    """
 
     @pydantic.model_validator(mode="before")
     @classmethod

@@ -155,11 +155,12 @@ def unpack_rollouts(payload: bytes | None, what: str) -> Rollouts:
         raise CorruptBank(f"{what} is damaged ({exc!s:.100}); restore a backup") from None
 
 
-def ids_of(scope: str, shown: Sequence[MemoryItem | Experience]) -> tuple[str, ...]:
-    """Return the ids of what was shown. What is of other scopes is skipped, with a warning in the log."""
-    items = tuple(shown)
-    own = dict.fromkeys(item.id for item in items if item.scope == scope)
-    if others := sum(item.scope != scope for item in items):
+def ids_of(scope: str, shown: Sequence[MemoryItem | Experience | str]) -> tuple[str, ...]:
+    """Return the ids of what was shown, or named by its id. What is of other scopes is skipped, with a warning in the
+    log."""
+    items = [(each, scope) if isinstance(each, str) else (each.id, each.scope) for each in shown]
+    own = dict.fromkeys(id for id, of in items if of == scope)
+    if others := sum(of != scope for _, of in items):
         _log.warning("scope %r: %d shown lessons or experiences of other scopes are not noted", scope, others)
     return tuple(own)
 
@@ -224,7 +225,7 @@ def identity(task: Task, trajectories: Sequence[Trajectory], *, run_id: str) -> 
     if run_id:
         return attempt_id(checked_name("run id", run_id), task.id)
     ordered = sorted(trajectories, key=lambda trajectory: trajectory.rollout_id)
-    apart = {"usage", *STATED}
+    apart = {"usage", "shown", *STATED}
     return f"e{_hash('rollouts', task.id, *(each.model_dump(exclude=apart) for each in ordered))}"
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn, Self
 import pydantic
 
 from rb_dspy import plugins
-from rb_dspy.bank import admission, doctor, opening, purging, reading, recording, transfer, undeleting, writing
+from rb_dspy.bank import admission, doctor, lineage, opening, purging, reading, recording, transfer, undeleting, writing
 from rb_dspy.bank.doctor import BankStats, Finding, HeldItem, NearDuplicate, Origin
 from rb_dspy.bank.embedding import embed, reindex
 from rb_dspy.bank.reading import Pending
@@ -30,6 +30,7 @@ from rb_dspy.errors import EmbedderMismatch, InputError, StorageError
 from rb_dspy.protocols import Embedder, Vectors
 from rb_dspy.redaction import redact
 from rb_dspy.schema import (
+    EVERY,
     LEVELS,
     Change,
     Experience,
@@ -201,7 +202,7 @@ class MemoryBank:
         distiller: str = "",
         note: str = "",
         origin: str = "",
-        shown: Sequence[MemoryItem | Experience] = (),
+        shown: Sequence[MemoryItem | Experience | str] = (),
         cited: Sequence[MemoryItem | Experience] = (),
         reward: float | None = None,
         submitted: int | None = None,
@@ -226,15 +227,15 @@ class MemoryBank:
             polarity: Polarity of the items; None: success if any verdict is a success, else failure.
             distiller: The LM that wrote the drafts.
             note: Why there are no drafts.
-            origin: Source of the experience. With ``shown`` it decides the level of its lessons: the lowest of the
-                origin's and of what was shown. Empty: your own program.
-            shown: Items and experiences that the agent was shown, in this order; see ``uses``.
+            origin: Source of the experience. With ``shown`` and ``retired`` it decides the level of its lessons: the
+                lowest of the origin's, of what was shown, and of what is to be retired. Empty: your own program.
+            shown: Items and experiences that the agent was shown, or their ids, in this order; see ``uses``.
             cited: Those that it said it used.
             reward: Ground truth, from 0 to 1, if it is known; None: the share of successes among known labels.
             submitted: The place of the trajectory whose answer was submitted.
             again: False: skip drafts whose exact text was removed before by an edit, a delete or a rollback of that
                 item, and list their ids in the note; hold those that nearly say the same as a removed one.
-            recorded: True: the rollouts were recorded, and have to be pending still.
+            recorded: True: the rollouts were recorded, and have to be pending still. What was recorded as shown counts.
             retired: Id of an item -> why it is retired: it is not shown any more, but may be learned again, and
                 ``undelete`` brings it back. What is the owner's, or trusted more than this experience, or among
                 ``drafts`` stays, and the note says so; what is not there any more is skipped. If this experience is
@@ -300,7 +301,7 @@ class MemoryBank:
         trajectory: Trajectory,
         *,
         run_id: str = "",
-        shown: Sequence[MemoryItem | Experience] = (),
+        shown: Sequence[MemoryItem | Experience | str] = (),
         origin: str = "",
         reward: float | None = None,
     ) -> Pending | None:
@@ -410,7 +411,7 @@ class MemoryBank:
 
         Args:
             query: A text, or a ``Task``: its key or instruction is the query, and lessons first learned from a task
-                with its id are skipped, as are items whose ``data`` list it under ``tasks``.
+                with its id are skipped, as are items whose ``data`` list it under ``tasks``, by its id or as "all".
             k: Number of results.
             unit: ``"experience"`` compares the query with task instructions (the paper's key) and returns experiences
                 with all their items; ``"item"`` compares it with an item's title, description and content.
@@ -458,6 +459,12 @@ class MemoryBank:
             if found is None:
                 raise self._unknown(id)
             return found
+
+    def is_from(self, item: MemoryItem, task_id: str) -> bool:
+        """Whether anything in ``item`` was learned from a task: by one of its provenances, or as its data lists it."""
+        with self._store.reading() as reader:
+            known = item.data.get("tasks") == EVERY and lineage.has_learned(reader, _text("task_id", task_id))
+        return lineage.lists(item, task_id, known=known) or any(each.task_id == task_id for each in item.provenances)
 
     def experience_of(self, task_id: str, run_id: str | None = None) -> Experience | None:
         """Return the newest experience of a task (in ``run_id``, if set), or None if there is none."""
@@ -586,8 +593,8 @@ class MemoryBank:
     def delete(self, id: str, *, note: str = "", dry_run: bool = False) -> Removal:
         """Remove an item, an experience with its items, or pending rollouts; the history of the first two stays.
 
-        An item that is also in another experience stays. What the experience had retired comes back. ``dry_run``: only
-        return what would be removed.
+        An item that is also in another experience stays, as does what was written from it; ``rollback`` removes that.
+        What the experience had retired comes back. ``dry_run``: only return what would be removed.
 
         Raises:
             InputError: The id is unknown, or names a run or an origin, which only ``rollback`` removes.
@@ -599,7 +606,8 @@ class MemoryBank:
 
         Args:
             source: Id of an experience or an item, ``run:NAME``, or ``origin:NAME``.
-            descendants: Also remove experiences whose agents were shown a removed item, and so on.
+            descendants: Also remove experiences whose agents were shown a removed item, that retired one, or that gave
+                an item which lists a removed task (``ItemDraft.data``), and so on.
             note: Reason, stored in the history.
             dry_run: Only return what would be removed.
 
@@ -733,10 +741,12 @@ class MemoryBank:
 
         Use it for secrets; otherwise use ``delete`` or ``rollback``. Purging an item deletes its texts before and after
         edits. Purging an experience deletes its rollouts, the items that are in no other experience, and the versions
-        before and after a corrected verdict. Purging a text deletes every experience, item and pending rollout of this
-        scope that contains it. Notes that quote what is deleted are emptied, and the records of runs beside the file
-        say ``[purged]`` there. Backups, exports, evaluations and MLflow are not changed, nor are the write-ahead log
-        and the replicas of a PostgreSQL server.
+        before and after a corrected verdict. Items of others that were written from what is deleted, because they list
+        its task and their experience retired it, or list the task of a deleted experience, are deleted, too; what had
+        been retired for them, or by a deleted experience, comes back. Purging a text deletes every experience, item and
+        pending rollout of this scope that contains it. Notes that quote what is deleted are emptied, and the records of
+        runs beside the file say ``[purged]`` there. Backups, exports, evaluations and MLflow are not changed, nor are
+        the write-ahead log and the replicas of a PostgreSQL server.
 
         Args:
             source: Id of an experience or an item, ``run:NAME``, or ``origin:NAME``.
@@ -750,7 +760,7 @@ class MemoryBank:
         scope, name, text = self._own_scope("purge"), self._id(source), _text("text", text)
         if bool(name) == bool(text):
             raise InputError("purge: pass a source, or a text")
-        with scope.write(exclusive=True) as writer:
+        with scope.write(embedder=scope.embedder(), exclusive=True) as writer:
             done = purging.purge_text(writer, text) if text else purging.purge(writer, name)
             known = bool(text) or any(
                 entry.kind == "purge" for entry in writer.journal(subjects=[name, *purging.purged_name(name)])

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 from filelock import FileLock, Timeout
 
 from rb_dspy.bank.admission import corrected_id, is_handwritten, now, unpack_rollouts
+from rb_dspy.bank.lineage import Listing, replacing
 from rb_dspy.bank.reading import experience_pages, grouped, versions_of
 from rb_dspy.bank.removal import source_of
 from rb_dspy.bank.retiring import retired_by
 from rb_dspy.bank.store.base import Entry, ExperienceRow, ItemRow, PendingKey
 from rb_dspy.bank.store.sql import SqlWriter
+from rb_dspy.bank.undeleting import bring_back
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.files import atomic_write
 from rb_dspy.jsonl import encode, read_appended
@@ -46,20 +48,24 @@ class Purged(NamedTuple):
 def purge(writer: SqlWriter, name: str) -> Purged:
     """Delete ``name``: experiences with their item rows and corrected versions, or an item in all its versions.
 
-    The experience of a handwritten lesson contains its text, so it is deleted, too. Other experiences lose a note that
-    may quote a deleted item.
+    The experience of a handwritten lesson contains its text, so it is deleted, too. So are items of other experiences
+    that were written from what is deleted, as they list its task. Other experiences lose a note that may quote a
+    deleted item. What the experiences that lose items had retired comes back.
     """
     source = source_of(writer, name, ended=True, edits=False)
     every = {row.id: row for row in writer.experiences(ended=True)}
     items = {each for id in source.items for each in versions_of(writer, id)}
     rows = writer.items(ids=items, ended=True)
-    holders = {row.experience for row in rows}
     lessons = {row.experience for row in rows if is_handwritten(row.task_id)}
     experiences = _with_versions(every, source.experiences | lessons)
-    rows = writer.items(experiences={row.seq for row in experiences}, ended=True) + rows
+    written = replacing(writer, rows) + writer.items(seqs=Listing(writer).rows(experiences), ended=True)
+    holders = {row.experience for row in (*rows, *written)}
+    rows = [*writer.items(experiences={row.seq for row in experiences}, ended=True), *rows, *written]
     pending = source.pending(writer, ids=[row.id for row in experiences])
     ids = [*(row.id for row in experiences), *sorted(items)] if rows or experiences else []
-    removal = _delete(writer, experiences, rows, pending, [*ids, *purged_name(name)] if ids else [])
+    losing = {row.seq for row in experiences} | {row.experience for row in written}
+    back = [row.id for row in every.values() if row.seq in losing]
+    removal = _delete(writer, experiences, rows, pending, [*ids, *purged_name(name)] if ids else [], back)
     gone = {text for row in rows if row.id in removal.items for text in (row.title, row.description, row.content)}
     quoted = [text for text in gone if len(text) >= _SHORTEST]
     notes = [row for row in every.values() if row.note]
@@ -113,7 +119,7 @@ def purge_text(writer: SqlWriter, text: str) -> Purged:
     pending = grouped(row.key for row in waiting)
     writer.blank_notes(row.seq for row in writer.experiences(ended=True) if contains(row.note))
     ids = dict.fromkeys([*(row.id for row in experiences), *sorted(row.id for row in rows)])
-    removal = _delete(writer, experiences, rows, pending, [*ids])
+    removal = _delete(writer, experiences, rows, pending, [*ids], [row.id for row in experiences])
     entries = [entry for entry in writer.journal() if contains((entry.note, entry.items))]
     writer.blank([entry for entry in entries if not contains(entry.items)])
     writer.blank([entry for entry in entries if contains(entry.items)], name=_PURGED)
@@ -141,8 +147,12 @@ def _delete(
     rows: Collection[ItemRow],
     pending: Mapping[str, list[PendingKey]],
     ids: Collection[str],
+    back: Collection[str],
 ) -> Removal:
-    """Delete rows and pending rollouts, and blank the notes and marks of what is deleted."""
+    """Delete rows and pending rollouts, and blank the notes and marks of what is deleted.
+
+    What the experiences with the ids ``back`` had retired comes back.
+    """
     writer.remove_pending([key for keys in pending.values() for key in keys])
     writer.delete({*(each.seq for each in experiences), *(row.seq for row in rows)})
     stays = {row.id for row in writer.items(ids={row.id for row in rows})}
@@ -151,6 +161,7 @@ def _delete(
     if ids:
         last = writer.allocate(1)
         writer.add(entries=[Entry(last, id, "purge", (), "", now()) for id in gone])
+    bring_back(writer, back, gone, "what retired it was purged")
     return Removal(
         experiences=tuple(each.id for each in experiences),
         items=tuple(id for id in dict.fromkeys(row.id for row in rows) if id not in stays),

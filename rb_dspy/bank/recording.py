@@ -46,7 +46,8 @@ def record(writer: Writer, row: PendingRow, new: Rollouts, place: str, level: Ca
         before = waits[0]
         writer.remove_pending([row.key])
         origin = min(before.origin, row.origin, key=lambda name: LEVELS.index(level(name)))
-        row = row._replace(shown=row.shown or before.shown, origin=origin, created_at=before.created_at)
+        shown = tuple(dict.fromkeys((*row.shown, *before.shown)))
+        row = row._replace(shown=shown, origin=origin, created_at=before.created_at)
     row = row._replace(payload=new.pack())
     writer.add_pending(row)
     return row, new

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from rb_dspy.bank.admission import corrected_id
+from rb_dspy.bank.lineage import Listing, takers, viewers
 from rb_dspy.bank.reading import grouped, history_of, latest, versions_of
 from rb_dspy.bank.store.base import ExperienceRow, ItemRow, PendingKey
 from rb_dspy.bank.store.overlay import Reader
@@ -97,23 +98,34 @@ def plan(reader: Reader, name: str, kind: Literal["delete", "rollback"], *, desc
     Removing an experience ends its item rows. An item is removed too if no remaining experience contains it, or if an
     experience that had not seen it before is removed and all remaining ones had been shown it, so that they only repeat
     it. With ``descendants``, experiences and pending rollouts whose agents were shown a removed item are removed too,
-    and so on. Ended rows are followed as well: experiences that were shown a lesson are removed even if the lesson was
-    deleted before.
+    and so on; and experiences that retired one, or that gave an item which lists a task that was removed (see
+    ``ItemDraft.data``). Ended rows are followed as well: experiences that were shown a lesson are removed even if the
+    lesson was deleted before.
     """
     source = source_of(reader, name, ended=descendants, edits=kind == "rollback")
     removed: set[int] = set()
     removed_items = set(source.items)
     affected = {row.seq: row for row in reader.items(ids=removed_items, ended=True)}
-    waiting = source.experiences | (_viewers(reader, removed_items) if descendants else set())
+    listing = Listing(reader) if descendants else None
+
+    def heirs(items: Collection[str], experiences: Sequence[ExperienceRow] = ()) -> set[int]:
+        """Experiences that learned from these items, or from what these experiences taught."""
+        if listing is None:
+            return set()
+        shown = {*items, *(row.id for row in experiences)}
+        return viewers(reader, shown) | takers(reader, items) | {*listing.rows(experiences).values()}
+
+    waiting = source.experiences | heirs(removed_items)
     cases = set[str]()
     while waiting:
         removed |= waiting
-        cases |= {row.id for row in reader.experiences(seqs=waiting, ended=True)} if descendants else set()
+        going = reader.experiences(seqs=waiting, ended=True) if descendants else []
+        cases |= {row.id for row in going}
         new = reader.items(experiences=waiting, ended=True)
         affected |= {row.seq: row for row in new}
         gone = {id for id in {row.id for row in new} - removed_items if _is_removed_with(reader, id, removed)}
         removed_items |= gone
-        waiting = frozenset(_viewers(reader, gone | cases) - removed if descendants else ())
+        waiting = frozenset(heirs(gone, going) - removed)
     rows = sorted((row for row in affected.values() if row.ended is None), key=lambda row: row.seq)
     ends = {row.seq for row in rows}
     ids = dict.fromkeys(row.id for row in rows)
@@ -128,16 +140,11 @@ def plan(reader: Reader, name: str, kind: Literal["delete", "rollback"], *, desc
     return Plan(source, experiences, rows, pending, removed_items, removal)
 
 
-def _viewers(reader: Reader, shown: Collection[str]) -> set[int]:
-    """Experiences whose agents were shown one of these items or experiences."""
-    return {use.experience for use in reader.uses(subjects=shown)}
-
-
 def _is_removed_with(reader: Reader, id: str, removed: Collection[int]) -> bool:
     """Whether an item is removed together with the experiences in ``removed``."""
     rows = reader.items(ids=[id], ended=True)
     givers = {row.experience for row in rows}
-    shown = _viewers(reader, [id])
+    shown = viewers(reader, [id])
     living = {row.experience for row in rows if row.ended is None}
     if not living:  # the item was deleted or edited before; its experiences still count
         living = {row.seq for row in reader.experiences(seqs=givers)}

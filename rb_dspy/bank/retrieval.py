@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any, Literal, Self, get_args
 
+from rb_dspy.bank.lineage import has_learned, lists
 from rb_dspy.bank.reading import APPROVED, as_items, marked
 from rb_dspy.bank.search.searchers import Searcher
 from rb_dspy.bank.store.base import UNITS, ExperienceRow, Filter, Hit, ItemRow, Unit
@@ -110,13 +111,14 @@ class Query:
         """The task whose own lessons are not shown."""
         return self.text.id if isinstance(self.text, Task) else None
 
-    def is_shown(self, item: MemoryItem) -> bool:
+    def is_shown(self, item: MemoryItem, known: bool) -> bool:
         """Searches filter rows; an item that several experiences gave has the polarity and the task of the earliest.
 
-        ``data`` of an item may list the tasks that it was learned from.
+        ``known``: whether the bank has learned from the own task; see ``ItemDraft.data``.
         """
-        tasks = item.data.get("tasks")
-        own = item.provenance.task_id == self.own_task or (isinstance(tasks, list) and self.own_task in tasks)
+        own = self.own_task is not None and (
+            item.provenance.task_id == self.own_task or lists(item, self.own_task, known=known)
+        )
         is_sought = self.polarity in (None, item.polarity) and (self.kinds is None or item.kind in self.kinds)
         return is_sought and item.level != "held" and not own
 
@@ -284,11 +286,12 @@ class _Results:
             given = self.reader.items_with_experiences({id for every in ids.values() for id in every})
             rows = {row.seq: (row, row, ids.get(row.seq, ())) for row in self.reader.experiences(seqs=seqs)}
         items = as_items(self.reader, given, self.scope.name, self.approved if by_item else None)
+        known = self.query.own_task is not None and has_learned(self.reader, self.query.own_task)
         for hit in hits:
             if hit.seq not in rows:
                 continue
             row, giver, lessons = rows[hit.seq]
-            mine = tuple(items[id] for id in lessons if id in items and self.query.is_shown(items[id]))
+            mine = tuple(items[id] for id in lessons if id in items and self.query.is_shown(items[id], known))
             if mine or (self.query.empty and not by_item):
                 result = Retrieved(
                     score=hit.score,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from contextlib import suppress
+
 from rb_dspy.bank.admission import NewExperience, corrected_id, now, unpack_rollouts
 from rb_dspy.bank.reading import kept_marks, latest, row_levels
-from rb_dspy.bank.retiring import retired_by, said_by
+from rb_dspy.bank.retiring import retired_by, returning, said_by
 from rb_dspy.bank.store.base import HELD, Entry, ExperienceRow, ItemRow
 from rb_dspy.bank.store.overlay import Reader, Writer
 from rb_dspy.errors import InputError
@@ -41,6 +44,13 @@ def undeleted(reader: Reader, row: ExperienceRow, note: str) -> NewExperience:
         stated=True,
         back=note,
     )
+
+
+def bring_back(writer: Writer, experiences: Collection[str], gone: Collection[str], note: str) -> None:
+    """Bring back what these experiences retired, without what is in ``gone`` and what lost its own experience."""
+    for id, vector in [*returning(writer, experiences, gone)]:
+        with suppress(InputError):
+            undelete_item(writer, id, vector, note, "")
 
 
 def undelete_item(writer: Writer, id: str, vector: Vectors, note: str, place: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby, islice
 from typing import Literal, NamedTuple, TypeVar
@@ -25,7 +24,7 @@ from rb_dspy.bank.admission import (
 from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.reading import HELPED, key_of, latest, levels_of
 from rb_dspy.bank.removal import plan
-from rb_dspy.bank.retiring import of_shown, retirable, returning
+from rb_dspy.bank.retiring import of_shown, retirable
 from rb_dspy.bank.store.base import (
     HELD,
     Entry,
@@ -37,7 +36,7 @@ from rb_dspy.bank.store.base import (
     UseRow,
 )
 from rb_dspy.bank.store.overlay import Reader, Scope, Writer
-from rb_dspy.bank.undeleting import undelete_item
+from rb_dspy.bank.undeleting import bring_back
 from rb_dspy.config import TrustConfig
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.protocols import Embedder, Vectors
@@ -189,7 +188,11 @@ def _append(writer: Writer, pages: Sequence[_Page]) -> list[dict[str, Written]]:
     vectors = {id: rows for each in reversed(pages) for id, rows in each.vectors.items()}
     stored = _stored(writer, page)
     fresh = [*{new.id: new for new in reversed(page) if new.id not in stored}.values()][::-1]
-    later = {key for new in fresh if new.recorded for key in _corrections(writer, new)}
+    later = set[PendingKey]()
+    for place, new in enumerate(fresh):
+        if new.recorded:
+            fresh[place], corrections = _as_recorded(writer, new)
+            later |= corrections
     writer.remove_pending([key for key in _covered(writer, page) if key not in later])
     if not fresh:
         return [{} for _ in pages]
@@ -210,7 +213,7 @@ def _store(writer: Writer, fresh: Sequence[NewExperience], vectors: Mapping[str,
     said = {new.id: of_shown(new.draft.marks, new.draft.shown) for new in fresh}
     count = sum(1 + len(new.items) + len(new.marks) + bool(said[new.id][0]) + (new.back is not None) for new in fresh)
     seq = writer.allocate(count) - count
-    levels = levels_of(writer, {id for new in fresh for id in new.draft.shown})
+    levels = levels_of(writer, {id for new in fresh for id in (*new.draft.shown, *new.draft.retired)})
     given = Counter(item.id for new in fresh for item in new.items)
     given.update({row.id for row in writer.items(ids=given)})
     written: dict[str, Written] = {}
@@ -218,7 +221,8 @@ def _store(writer: Writer, fresh: Sequence[NewExperience], vectors: Mapping[str,
     ends = list[tuple[list[ItemRow], int]]()
     for new in fresh:
         shown = tuple(dict.fromkeys(new.draft.shown))
-        level = min([new.row.level, *(levels[id] for id in shown if id in levels and not new.stated)])
+        sources = () if new.stated else (*shown, *new.draft.retired)  # what it retires, it may say in other words
+        level = min([new.row.level, *(levels[id] for id in sources if id in levels)])
         ids = tuple(item.id for item in new.items)
         trusted = HELD if new.held else level  # what would take the place of others is not shown
         retired, why = retirable(writer, new.draft.retired, level=trusted, again=ids)
@@ -368,9 +372,7 @@ def remove(writer: Writer, name: str, kind: Literal["delete", "rollback"], *, de
     entries = [Entry(last, row.id, kind, tuple(lost.get(row.seq, ())), note, time) for row in going.experiences]
     entries += [Entry(last, id, kind, (), note, time) for id in sorted(going.source.items & set(going.removal.items))]
     writer.add(entries=entries)
-    for id, vector in [*returning(writer, [row.id for row in going.experiences], going.items)]:
-        with suppress(InputError):  # its own experience is removed
-            undelete_item(writer, id, vector, "what retired it was removed", "")
+    bring_back(writer, [row.id for row in going.experiences], going.items, "what retired it was removed")
     return going.removal
 
 
@@ -387,14 +389,15 @@ def removed_since(location: str, task_id: str, id: str) -> InputError:
     )
 
 
-def _corrections(reader: Reader, new: NewExperience) -> Iterator[PendingKey]:
-    """The pending corrections of rollouts about which nothing was stated; they stay pending.
+def _as_recorded(writer: Reader, new: NewExperience) -> tuple[NewExperience, set[PendingKey]]:
+    """``new`` with all that was recorded as shown, and the pending corrections of its rollouts, which stay pending.
 
     Raises ``InputError`` if a rollout is not pending any more, or was corrected again.
     """
     task, run_id = new.draft.task, new.draft.run_id
-    waiting = {row.key: row for row in reader.pending(run_id=run_id, task_id=task.id)}
+    waiting = {row.key: row for row in writer.pending(run_id=run_id, task_id=task.id)}
     alone = len(new.draft.trajectories) == 1  # the reward of several is their mean
+    shown, corrections = dict.fromkeys(new.draft.shown), set[PendingKey]()
     for rollout in new.draft.trajectories:
         row = waiting.get(key_of(task, rollout, run_id=run_id))
         held = unpack_rollouts(row.payload, f"a rollout of {task.id}") if row else Rollouts(task=task, trajectories=())
@@ -403,8 +406,10 @@ def _corrections(reader: Reader, new: NewExperience) -> Iterator[PendingKey]:
             raise InputError(
                 f"task {task.id[:40]!r}: this rollout was removed or corrected meanwhile; to store it, call learn again"
             )
+        shown |= dict.fromkeys(row.shown)
         if newer:
-            yield row.key
+            corrections.add(row.key)
+    return replace(new, draft=new.draft.model_copy(update={"shown": tuple(shown)})), corrections
 
 
 def _covered(reader: Reader, page: Sequence[NewExperience]) -> list[PendingKey]:

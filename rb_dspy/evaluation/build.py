@@ -150,6 +150,7 @@ def _arm(table: _Table, orders: Sequence[TaskStream]) -> ArmReport:
         judge_agreement=found["judge_agreement"],
         judge_base_rate=found["judge_base_rate"],
         shown=found["shown"] / len(records) if records and (settings.learns or settings.given) else None,
+        memory_errors=found["memory_errors"],
         tokens_shown=found["tokens_shown"],
         tokens_beyond=found["tokens_beyond"],
         calls=sum(record.calls for record in records) / len(records) if records else None,

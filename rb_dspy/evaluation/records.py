@@ -67,6 +67,8 @@ class TaskRecord(pydantic.BaseModel, frozen=True):
     """Tokens (estimated) of what memory put into the agent's prompt."""
     tokens_beyond: int | None = None
     """Tokens (estimated) that a memory system would have shown beyond the cap, which is equal for all."""
+    memory_error: str = ""
+    """Why memory showed nothing, if it failed; else empty."""
     learned: tuple[str, ...] = ()
     """Titles of the lessons that were stored."""
     learned_content: tuple[str, ...] = ()

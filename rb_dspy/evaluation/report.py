@@ -65,6 +65,8 @@ class ArmReport(pydantic.BaseModel, frozen=True):
     """The agreement of a judge that always gives the same verdict, the better of the two."""
     shown: float | None = None
     """Share of tasks that were shown a lesson."""
+    memory_errors: int = 0
+    """Tasks that were done without memory, because the answer of a model that it asked could not be used."""
     tokens_shown: float | None = None
     """Tokens (estimated) a task that memory puts into the agent's prompt."""
     tokens_beyond: float | None = None

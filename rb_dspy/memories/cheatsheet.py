@@ -10,9 +10,10 @@ import dspy
 from rb_dspy.bank import MemoryBank
 from rb_dspy.memories.asking import Written
 from rb_dspy.memories.curators import Replace
-from rb_dspy.memories.recall import EVERY, Listed, Nearest, Recall, Recent
+from rb_dspy.memories.recall import Listed, Nearest, Recall, Recent
 from rb_dspy.memories.system import Attempt, Base, MemorySystem
 from rb_dspy.memories.teach import Cases, Rollout, asked, item, learned, sentence
+from rb_dspy.schema import EVERY
 from rb_dspy.steps import Distilled
 from rb_dspy.steps.transcript import escape_markers
 from rb_dspy.text import counted, estimate_tokens

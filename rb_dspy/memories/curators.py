@@ -37,7 +37,7 @@ class Cap:
     """Whether only items are retired whose credit is below that of an untried one; what has no room is not stored."""
 
     def __call__(self, curated: Curated, task: Task, bank: MemoryBank) -> Curated:
-        items = [each for each in bank.items(kinds=self.kinds) if each.id not in curated.retired]
+        items = [each for each in believed(bank, self.kinds) if each.id not in curated.retired]
         new = [each for each in curated.drafts if self.kinds is None or kind_of(each) in self.kinds]
         over = len(items) + len(new) - self.most
         if over <= 0:
@@ -65,7 +65,7 @@ class Prune:
     kinds: Collection[str] | None = None
 
     def __call__(self, curated: Curated, task: Task, bank: MemoryBank) -> Curated:
-        items = bank.items(kinds=self.kinds)
+        items = believed(bank, self.kinds)
         every = bank.all_uses([each.id for each in items])
         known = {
             use.experience_id: use.succeeded for uses in every.values() for use in uses if use.succeeded is not None
@@ -88,8 +88,13 @@ class Replace:
     def __call__(self, curated: Curated, task: Task, bank: MemoryBank) -> Curated:
         new = [each for each in curated.drafts if isinstance(each, ItemDraft) and each.kind in self.kinds]
         same = [(each.title, each.content, each.data) for each in new]
-        old = [item for item in bank.items(kinds=self.kinds) if (item.title, item.content, item.data) not in same]
+        old = [item for item in believed(bank, self.kinds) if (item.title, item.content, item.data) not in same]
         return retire(curated, old, "written anew") if new else curated
+
+
+def believed(bank: MemoryBank, kinds: Collection[str] | None) -> list[MemoryItem]:
+    """The items that are not held: what is held takes nobody's place, and who retires it would be held, too."""
+    return [each for each in bank.items(kinds=kinds) if each.level != "held"]
 
 
 def retire(curated: Curated, items: Sequence[MemoryItem], why: str) -> Curated:

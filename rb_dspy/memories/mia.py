@@ -11,7 +11,7 @@ import dspy
 from rb_dspy.bank import MemoryBank
 from rb_dspy.memories.asking import Written
 from rb_dspy.memories.credit import WinRate
-from rb_dspy.memories.curators import retire
+from rb_dspy.memories.curators import believed, retire
 from rb_dspy.memories.rankers import Weighed
 from rb_dspy.memories.recall import Nearest, Recall, succeeded, together
 from rb_dspy.memories.system import Attempt, Base, Curated, MemorySystem
@@ -56,7 +56,7 @@ def _unit(values: Sequence[float]) -> Sequence[float]:
 
 def one_per_question(curated: Curated, task: Task, bank: MemoryBank) -> Curated:
     """A curator: of the plans for one question, the shortest that worked; if none did, the newest."""
-    stored, kept = {each.data["question"]: each for each in bank.items(kinds=_KIND)}, dict[object, ItemDraft]()
+    stored, kept = {each.data["question"]: each for each in believed(bank, _KIND)}, dict[object, ItemDraft]()
     for draft in curated.drafts:
         assert isinstance(draft, ItemDraft)
         question = draft.data["question"]

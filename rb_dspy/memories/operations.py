@@ -9,10 +9,9 @@ from typing import Literal
 import pydantic
 
 from rb_dspy.memories.curators import retire
-from rb_dspy.memories.recall import EVERY
 from rb_dspy.memories.system import Curated
 from rb_dspy.memories.teach import joined
-from rb_dspy.schema import MemoryDraft, MemoryItem, Task
+from rb_dspy.schema import EVERY, MemoryDraft, MemoryItem, Task
 
 
 class Operation(pydantic.BaseModel):

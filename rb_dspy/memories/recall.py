@@ -58,7 +58,14 @@ class Recall(dspy.Module):
 
     def forward(self, task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
         """See ``memories.Recall``."""
-        memory = self.at(Moment(task), bank, own_lessons)
+        return self._with_working(self.at(Moment(task), bank, own_lessons), bank, own_lessons)
+
+    def again(self, task: Task, items: Sequence[MemoryItem], bank: MemoryBank, own_lessons: bool = False) -> Memory:
+        """What a further rollout of ``task`` is shown if an earlier one was shown ``items`` before its first action."""
+        memory = self.renderer(Moment(task), list(map(_found, items)), self.config.max_tokens)
+        return self._with_working(memory, bank, own_lessons)
+
+    def _with_working(self, memory: Memory, bank: MemoryBank, own_lessons: bool) -> Memory:
         return memory if self.working is None else replace(memory, working=partial(self.working, bank=bank))
 
     def at(
@@ -85,10 +92,8 @@ class EveryTurn(Recall):
         super().__init__(base, retriever, renderer)
         self.config = self.config.model_copy(update={"max_tokens": min(max_tokens, self.config.max_tokens)})
 
-    def forward(self, task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
-        """See ``memories.Recall``."""
-        working = partial(self.edits, bank=bank, own_lessons=own_lessons)
-        return replace(self.at(Moment(task), bank, own_lessons), working=working)
+    def _with_working(self, memory: Memory, bank: MemoryBank, own_lessons: bool) -> Memory:
+        return replace(memory, working=partial(self.edits, bank=bank, own_lessons=own_lessons))
 
     def edits(
         self, moment: Moment, context: Context, *, bank: MemoryBank, own_lessons: bool = False
@@ -102,12 +107,7 @@ class EveryTurn(Recall):
 
 def is_from(task: Task, item: MemoryItem, bank: MemoryBank) -> bool:
     """Whether anything in ``item`` was learned from ``task``."""
-    every = item.data.get("tasks") == EVERY and bank.experience_of(task.id) is not None
-    return every or task.id in tasks_of([item])
-
-
-EVERY = "all"
-"""The ``tasks`` of an item that may hold something of every task that its bank learned from."""
+    return bank.is_from(item, task.id)
 
 
 def tasks_of(items: Sequence[MemoryItem]) -> list[str]:

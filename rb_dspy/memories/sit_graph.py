@@ -62,7 +62,7 @@ class AfterTool(EveryTurn):
         """See ``WorkingMemory``."""
         tools = [_START, *(tool_of(step.action) for step in moment.steps)]
         memory = Memory() if len(tools) == 1 or tools[-2] == tools[-1] else self.at(moment, bank, own_lessons)
-        return [ContextEdit("show", text=memory.block)] if memory else ()
+        return [ContextEdit("show", tuple(item.id for item in memory.items), memory.block)] if memory else ()
 
 
 def _edges(moment: Moment, bank: MemoryBank, query: object) -> Sequence[Retrieved]:

@@ -13,9 +13,9 @@ from rb_dspy.backbones import active, value
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import DistillConfig
 from rb_dspy.errors import UnparseableOutput
-from rb_dspy.memories.recall import EVERY, tasks_of
+from rb_dspy.memories.recall import tasks_of
 from rb_dspy.memories.system import Attempt
-from rb_dspy.schema import MAX_CONTENT, MAX_DATA, ItemDraft, Label, MemoryDraft, MemoryItem, Task
+from rb_dspy.schema import EVERY, MAX_CONTENT, MAX_DATA, ItemDraft, Label, MemoryDraft, MemoryItem, Task
 from rb_dspy.steps import Distilled
 from rb_dspy.steps.ask import ask
 from rb_dspy.steps.distill import said_fields

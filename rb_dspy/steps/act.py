@@ -17,12 +17,12 @@ from rb_dspy.config import ActConfig
 from rb_dspy.content import observation_text
 from rb_dspy.errors import ContextOverflow, InfrastructureError, UnparseableOutput
 from rb_dspy.protocols import Environment, EnvironmentFactory
-from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage
+from rb_dspy.schema import Check, Shown, Step, StopReason, Task, Trajectory, Usage
 from rb_dspy.steps.context import Window
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.transcript import escape_fields, escape_markers
 from rb_dspy.steps.working import ContextEdit, Moment
-from rb_dspy.text import cut, normalize, summary_line
+from rb_dspy.text import cut, estimate_tokens, normalize, summary_line
 
 _log = logging.getLogger("rb_dspy")
 
@@ -94,6 +94,9 @@ class Episode:
         if act.config.discuss and memory.position == "first_turn":
             memory = replace(memory, position="system")
         self._working = memory.working
+        self._before = {item.id for item in memory.items}
+        self._brought = dict[str, None]()
+        self._tokens = 0
         self._temperature = temperature if act.config.temperature is None else act.config.temperature
         self._steps: list[Step] = []
         self._stop: StopReason = "max_steps"
@@ -149,6 +152,7 @@ class Episode:
             rollout_id=str(self._rollout),
             stop_reason=self._stop,
             checks=tuple(checks),
+            shown=Shown(ids=tuple(self._brought), tokens=self._tokens),
             usage=usage,
         )
 
@@ -162,6 +166,10 @@ class Episode:
         if not all(isinstance(each, ContextEdit) for each in edits):
             raise InfrastructureError(f"the working memory returned {edits!r:.200}; expected ContextEdit objects")
         self._window.edit(edits)
+        for edit in edits:
+            if edit.kind == "show" and edit.ids:
+                self._brought |= dict.fromkeys(id for id in edit.ids if id not in self._before)
+                self._tokens += estimate_tokens(edit.text)
 
     def _ask(self) -> dspy.Prediction:
         while True:

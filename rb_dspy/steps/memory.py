@@ -34,6 +34,8 @@ class Memory:
     """The part of ``block`` with each of ``items``, so that ``working`` can drop it; empty: it cannot."""
     beyond: int = 0
     """Tokens (estimated) that did not fit."""
+    problem: str = ""
+    """Why nothing is shown, if the answer of a language model that memory asked could not be used."""
 
     def __bool__(self) -> bool:
         return bool(self.items)

@@ -51,7 +51,7 @@ class ContextEdit:
     ========= ==================================================================================
     kind      effect
     ========= ==================================================================================
-    show      ``text`` stands before the next observation, once
+    show      ``text`` stands before the next observation, once; the lessons of ``ids`` count as shown
     drop      the lessons or steps of ``ids`` are left out from now on
     archive   the steps of ``ids`` are replaced by the summary ``text``, under the name ``name``
     read      what was archived as ``name`` stands before the next observation, word for word

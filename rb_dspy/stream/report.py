@@ -109,8 +109,9 @@ class TaskResult:
             "recalled": [item.title for item in shown],
             "recalled_content": [item.content for item in shown],
             "shown": [item.id for item in shown],
-            "tokens_shown": None if memory is None else memory.tokens,
+            "tokens_shown": None if memory is None or done is None else memory.tokens + done.trajectory.shown.tokens,
             "tokens_beyond": None if memory is None else memory.beyond,
+            "memory_error": "" if memory is None else memory.problem,
             "learned": [] if done is None else [item.title for item in done.memory_items],
             "learned_content": [] if done is None else [item.content for item in done.memory_items],
             "tokens": sum(each.prompt_tokens + each.completion_tokens for each in self.usage.values()),
@@ -149,6 +150,8 @@ class Summary(pydantic.BaseModel):
     mean_steps: float | None
     shown: int
     """Tasks that were shown a lesson."""
+    memory_errors: int = 0
+    """Tasks that were done without memory, because the answer of a model that it asked could not be used."""
     items: int
     """Lessons learned, counted at each task that taught them."""
     usage: Usage

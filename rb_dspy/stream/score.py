@@ -71,6 +71,7 @@ def numbers(rows: Iterable[dict[str, Any]], models: Mapping[str, str] | None = N
         "cut_off": sum(row["stop_reason"] in ("max_steps", "context") for row in rows),
         "mean_steps": _rate(sum(steps), len(steps)),
         "shown": sum(bool(row["recalled"]) for row in rows),
+        "memory_errors": sum(bool(row.get("memory_error")) for row in rows),
         "tokens_shown": _rate(sum(shown), len(shown)),
         "tokens_beyond": _rate(sum(beyond), len(beyond)),
         "learned": sum(len(row["learned"]) for row in rows),

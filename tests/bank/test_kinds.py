@@ -74,3 +74,18 @@ def test_a_task_is_not_shown_an_item_that_was_learned_from_it_among_others(bank:
     for number in range(9):
         learn(bank, f"n{number}", a_bullet(f"sort numbers, {number}", tasks=["own", "t1"]))
     assert [match.items[0].content for match in bank.retrieve(a_task("own", "sort numbers"), 1, unit=unit)] != []
+
+
+@pytest.mark.parametrize("unit", ["item", "experience"])
+def test_a_known_task_is_not_shown_what_was_learned_from_all_tasks(bank: MemoryBank, unit: Any) -> None:
+    first = learn(bank, "t1", a_bullet("sort numbers"))
+    whole = learn(bank, "t2", a_bullet("sort all numbers", tasks="all")).items[0]
+
+    def found(task: str) -> bool:
+        matches = bank.retrieve(a_task(task, "sort numbers"), 9, unit=unit)
+        assert bank.is_from(whole, task) != any(whole in match.items for match in matches)
+        return any(whole in match.items for match in matches)
+
+    assert [found(task) for task in ("t1", "t2", "t3")] == [False, False, True]
+    bank.delete(first.id)  # which leaves what was written from it
+    assert [found(task) for task in ("t1", "t3")] == [False, True]

@@ -10,7 +10,7 @@ import pytest
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import TrustConfig
 from rb_dspy.errors import InputError, StorageError
-from rb_dspy.schema import Experience, ExperienceDraft, MemoryItem, Verdict
+from rb_dspy.schema import Experience, ExperienceDraft, ItemDraft, MemoryItem, Verdict
 from tests.bank.helpers import a_draft, a_rollout, a_task, open_bank
 
 TRUST = TrustConfig(origins={"mail": "held", "boss": "owner"})
@@ -99,11 +99,85 @@ def test_what_is_trusted_more_is_not_retired(place: str | Path | None) -> None:
         assert f"{plain.id} (learned)" in bad.note
         foreign = learn(bank, "t4", shown=[bad], retired=every)
         assert (len(bank.deleted_items()), f"{plain.id} (learned)" in foreign.note) == (1, True)
+        every.pop(held.id)
         for origin in ("boss", ""):
             good = learn(bank, f"t{origin}", origin=origin, retired=every)
             assert [f"{each.id} (owner)" in good.note for each in (approved, edited, owner)] == [True] * 3
             assert (plain.id in good.note, "Count rows" in titles(bank.deleted_items())) == (False, True)
         assert {approved.id, edited.id, owner.id} <= {item.id for item in bank.items()}
+
+
+@pytest.mark.parametrize("when", ["there", "removed"])
+def test_what_retires_is_trusted_no_more_than_what_it_retires(place: str | Path | None, when: str) -> None:
+    with open_bank(place, trust=TRUST) as bank:
+        plain = learn(bank, "t1", "Count rows").items[0]
+        held = learn(bank, "t2", "Buy a car", origin="mail").items[0]
+        if when == "removed":  # by another, after it was read
+            bank.delete(held.id)
+        merged = written(bank, "t3", "Count rows and buy a car", ["t1", "t2", "t3"], plain.id, held.id)
+        assert (merged.level, merged.items[0].level) == ("held", "held")
+        assert (bank.get(plain.id), f"{plain.id} (learned)" in merged.note) == (plain, True)
+        assert titles([each for match in bank.retrieve("buy", 9) for each in match.items]) == ["Count rows"]
+        if when == "there":
+            back = bank.undelete(bank.delete(merged.id).experiences[0])
+            assert back.level == "held"
+        bank.rollback("origin:mail")
+        assert bank.items() == [plain]
+
+
+@pytest.mark.parametrize("how", ["rollback", "origin", "purge"])
+def test_a_removal_reaches_what_was_written_from_what_it_removes(url: str | Path, how: str) -> None:
+    with open_bank(url) as bank:
+        source = learn(bank, "t1", "Trust me", origin="mail:ann")
+        other = learn(bank, "t2", "Count rows").items[0]
+        merged = written(bank, "t3", "Trust me and count rows", ["t1", "t2", "t3"], source.items[0].id, other.id)
+        again = written(bank, "t4", "Trust me twice", ["t1", "t2", "t3", "t4"], merged.items[0].id)
+        listed = written(bank, "t5", "They say: trust me", ["t1", "t5"])
+        whole = written(bank, "t6", "All of it", "all")
+        learn(bank, "t7", "Feed the cat")
+        if how == "purge":
+            done = bank.purge(source.id)
+            assert done.experiences == (source.id,)
+            assert bank.learned("r") == {f"t{n}" for n in range(2, 8)}
+            assert bank.deleted_items() == []
+        else:
+            done = bank.rollback(source.id if how == "rollback" else "origin:mail:ann")
+            assert done.experiences == tuple(each.id for each in (source, merged, again, listed, whole))
+        assert {each.items[0].id for each in (again, listed, whole)} <= {*done.items}
+        assert {each.title for each in bank.items()} == {"Count rows", "Feed the cat"}
+        assert bank.doctor() == []
+    if how == "purge" and isinstance(url, Path):
+        assert b"rust me" not in url.read_bytes()
+
+
+def test_a_purge_of_an_item_takes_what_was_written_from_it(url: str | Path) -> None:
+    with open_bank(url) as bank:
+        secret, other = learn(bank, "t1", "The key is 4711", "Count rows").items
+        merged = written(bank, "t2", "Count rows with key 4711", ["t1", "t2"], secret.id, other.id)
+        bank.edit(merged.items[0].id, content="Use 4711.")
+        near = written(bank, "t3", "Count columns", ["t1", "t3"])
+        bank.purge(secret.id)
+        assert {each.title for each in bank.items()} == {"Count rows", "Count columns"}
+        assert near.items[0] in bank.items()
+        assert bank.deleted_items() == []
+        assert bank.doctor() == []
+    if isinstance(url, Path):
+        assert b"4711" not in url.read_bytes()
+
+
+def test_a_rollback_leaves_what_was_written_before(bank: MemoryBank) -> None:
+    written(bank, "t2", "From an earlier run", ["t1", "t2"])
+    sheet = written(bank, "t3", "All so far", "all")
+    late = written(bank, "t1", "All of it", "all", sheet.items[0].id)
+    assert bank.rollback(late.id).experiences == (late.id,)
+    assert titles(bank.items()) == ["From an earlier run", "All so far"]
+
+
+def written(bank: MemoryBank, task: str, title: str, tasks: Any, *replaced: str) -> Experience:
+    """An experience with an item that was written from what other tasks taught."""
+    draft = ItemDraft(title=title, description="", content=f"{title}!", kind="note", data={"tasks": tasks})
+    retired = dict.fromkeys(replaced, "merged")
+    return bank.append(a_task(task), a_rollout(task), Verdict(label="success"), [draft], run_id="r", retired=retired)
 
 
 def test_nothing_is_retired_for_what_is_held(bank: MemoryBank) -> None:
@@ -179,7 +253,7 @@ def test_what_was_removed_with_others_does_not_come_back(bank: MemoryBank) -> No
     assert (removal.experiences, bank.items()) == ((taught.id,), [])
     first = learn(bank, "t3", "Count rows")
     second = learn(bank, "t4", "Count rows twice", retired={first.items[0].id: "merged"})
-    bank.rollback(first.id)
+    bank.rollback(first.id, descendants=False)
     bank.rollback(second.id)
     assert bank.items() == []
     third = learn(bank, "t5", "Feed the cat").items[0]

@@ -55,7 +55,7 @@ class Model:
         self.calls += 1
         number = len(self.known)
         levels = {text: self.level(text) for text in TEXTS}
-        new.level = min([new.level, *(levels[text] for text in new.shown if self.ever(text))])
+        new.level = min([new.level, *(levels[text] for text in (*new.shown, *new.asked) if self.ever(text))])
         self.known.append(new)
         stays = set[str]()
         for text in new.asked:

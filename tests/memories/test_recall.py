@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rb_dspy import MemoryBank
 from rb_dspy.memories import Base
-from rb_dspy.memories.recall import EVERY, Listed, Recall, Recent
+from rb_dspy.memories.recall import Listed, Recall, Recent
 from rb_dspy.memories.teach import item, joined
-from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
+from rb_dspy.schema import EVERY, MemoryDraft, Task, Trajectory, Verdict
 from rb_dspy.steps import Retrieve
 from tests.memories.worlds import new_bank
 
