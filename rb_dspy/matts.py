@@ -15,7 +15,8 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.concurrency import run_parallel
 from rb_dspy.config import MattsConfig, MattsMode
 from rb_dspy.errors import BackboneError, BudgetSpent, ConfigError, InfrastructureError, UnparseableOutput
-from rb_dspy.program import Learner, Lessons, ReasoningBank, attempt_of
+from rb_dspy.learner import Learner, Lessons, attempt_of
+from rb_dspy.program import ReasoningBank
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Distilled, Memory, Refine, Select, Selection, judge_rollout
@@ -25,8 +26,6 @@ T = TypeVar("T")
 
 _TEMPERATURE = 0.7
 """Temperature of the agent for several rollouts, if nothing else is configured (the paper's value)."""
-
-_OWN_STEPS = ("contrast", "select", "refine")
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,8 @@ class MaTTS(Learner):
         config: Settings.
     """
 
+    _optional = (*Learner._optional, "contrast", "select", "refine")
+
     def __init__(
         self,
         program: ReasoningBank,
@@ -92,11 +93,6 @@ class MaTTS(Learner):
         self.contrast: Any = Contrast(self.config.contrast)
         self.select: Any = Select(self.config.select)
         self.refine = Refine(self.config.refine)
-
-    def load_state(self, state: dict[str, Any], **kwargs: Any) -> Any:
-        """Load as any dspy module does. A state of ``ReasoningBank`` does not change the prompts for scaling."""
-        own = {name: each for name, each in self.dump_state().items() if name.split(".")[0] in _OWN_STEPS}
-        return super().load_state({**own, **state}, **kwargs)
 
     def _is_short(self, rollouts: Sequence[Trajectory]) -> bool:
         return self.config.mode != "sequential" and len(rollouts) < self.config.k

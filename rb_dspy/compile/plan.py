@@ -15,9 +15,9 @@ from rb_dspy.compile.steps import STEPS, CompileStep, step_module
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation import Arm, detectable
 from rb_dspy.evaluation.plan import check_truth, settings_of
+from rb_dspy.learner import check_bank
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.pace import silent
-from rb_dspy.program import check_bank
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import RoleUsage
 from rb_dspy.stream import Streams, run_stream

@@ -22,10 +22,11 @@ from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import BackboneError, InputError
 from rb_dspy.evaluation.truth import true_judge
 from rb_dspy.jsonl import read_objects
+from rb_dspy.learner import check_bank
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.memories import Base, MemorySystem, Signal, system_of
 from rb_dspy.plugins import family_attribute, memory_name
-from rb_dspy.program import ReasoningBank, check_bank
+from rb_dspy.program import ReasoningBank
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import MemoryDraft
 from rb_dspy.stream import TaskStream

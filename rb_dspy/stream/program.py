@@ -8,9 +8,9 @@ import dspy
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.errors import InputError
+from rb_dspy.learner import check_bank
 from rb_dspy.matts import BankProgram
 from rb_dspy.pace import silent
-from rb_dspy.program import check_bank
 from rb_dspy.protocols import Embedder
 from rb_dspy.stream.run import run_stream
 from rb_dspy.stream.stream import TaskStream

@@ -21,8 +21,8 @@ from rb_dspy.bank.admission import checked_name
 from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.environments.scored import Ended
 from rb_dspy.errors import ConfigError, InfrastructureError, InputError, InvalidVector, RBError, UnparseableOutput
+from rb_dspy.learner import check_bank
 from rb_dspy.matts import MaTTS
-from rb_dspy.program import check_bank
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.redaction import redact
 from rb_dspy.schema import Task, Usage, cleaned

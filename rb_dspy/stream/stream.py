@@ -240,7 +240,7 @@ def _task(name: str, place: str, value: Any, times: Counter[str]) -> Task:
         if isinstance(value, Task):
             return value
         if not isinstance(value, Mapping):
-            from rb_dspy.program import as_task  # importing dspy takes a second, and most streams do not need it
+            from rb_dspy.learner import as_task  # importing dspy takes a second, and most streams do not need it
 
             return as_task(value)
         value = task_fields(value)

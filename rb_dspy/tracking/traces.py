@@ -16,7 +16,7 @@ import mlflow
 from mlflow.dspy.callback import MlflowCallback
 from mlflow.tracing.config import get_config
 
-from rb_dspy.program import as_task
+from rb_dspy.learner import as_task
 from rb_dspy.redaction import SECRET_NAME, redact
 from rb_dspy.stream import TaskResult
 from rb_dspy.text import summary_line
