@@ -6,7 +6,6 @@ from .lm import (
     Answer as Answer,
     Prompt as Prompt,
     Reply as Reply,
-    Script as Script,
     ScriptedEngine as ScriptedEngine,
     scripted_lm as scripted_lm,
 )

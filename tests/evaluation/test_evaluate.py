@@ -306,11 +306,7 @@ def test_broken_tasks_in_a_row_end_it_and_it_goes_on(tmp_path: Path, last: int) 
     down = False
     report = run(["none", "bank"], stream, **options)
     assert {arm.errors for arm in report.arms.values()} == {0}
-    found, whole = (
-        without_times(each) for each in (report, run(["none", "bank"], stream, program=program(), orders=1))
-    )
-    assert found["arms"]["none"].pop("calls") > whole["arms"]["none"].pop("calls"), "those that failed were calls too"
-    assert found == whole
+    assert without_times(report) == without_times(run(["none", "bank"], stream, program=program(), orders=1))
 
 
 def test_a_scorer_that_breaks_once_costs_no_arm_anything() -> None:
