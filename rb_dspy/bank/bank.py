@@ -486,7 +486,8 @@ class MemoryBank:
     def uses(self, id: str) -> Uses:
         """How often an item or experience was shown to an agent and cited, for which tasks, and what came of it.
 
-        An edit takes the uses along. Raises ``InputError`` if the scope has no such item or experience.
+        An edit takes the uses along. Those by held experiences do not count until these are approved. Raises
+        ``InputError`` if the scope has no such item or experience.
         """
         id = self.get(id).id
         return self.all_uses([id])[id]

@@ -150,7 +150,8 @@ def ages_of(reader: Reader, ids: Collection[str]) -> dict[str, int]:
 def uses_of(reader: Reader, ids: Collection[str] | None) -> dict[str, Uses]:
     """The uses of items and experiences, by their present id: an edit takes the uses along that were before it.
 
-    Uses by experiences that were removed do not count. An id that is not present any more has its own.
+    Uses by experiences that were removed do not count, nor by held ones: a stranger does not say what is worth how
+    much. An id that is not present any more has its own.
     """
     edits: dict[str, list[Entry]] = {}
     before: dict[str, list[str]] = {}
@@ -161,6 +162,8 @@ def uses_of(reader: Reader, ids: Collection[str] | None) -> dict[str, Uses]:
     rows = reader.uses(subjects=subjects)
     said = {(each.subject, *each.items[1:]): each.note for each in reader.journal(subjects=subjects, kinds=["mark"])}
     experiences = {row.seq: row for row in reader.experiences(seqs={row.experience for row in rows})}
+    held = [row for row in experiences.values() if row.level == HELD]
+    levels = {seq: row.level for seq, row in experiences.items()} | (row_levels(reader, held) if held else {})
     present = {row.id for row in reader.items(ids=edits.keys() if ids is None else ids)}
     learned: dict[str, list[int]] = {}
     for item in reader.items(ids=edits, ended=True):
@@ -168,7 +171,7 @@ def uses_of(reader: Reader, ids: Collection[str] | None) -> dict[str, Uses]:
     found: dict[str, list[Use]] = {id: [] for id in ids or ()}
     for row in rows:
         user = experiences.get(row.experience)
-        if user is None:
+        if user is None or levels[user.seq] == HELD:
             continue
         use = Use(
             experience_id=user.id,

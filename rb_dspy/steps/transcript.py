@@ -16,9 +16,10 @@ _FIELD_START, _FIELD_END = re.compile(r"\[\[(?=\s*##)"), re.compile(r"(?<=##)(\s
 _LINE_ENDS = r"\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _MARKER = re.compile(
     rf"(?i)(?:\A|(?<=[{_LINE_ENDS}]))(?=[^\S{_LINE_ENDS}]*+"
-    r"(?:\[(?:step|start|check|attempt)\b|={2,}+\s*+attempt|(?:final answer|last observation|judged)\s*+:))"
+    r"(?:\[(?:step|start|check|attempt|archived as|left out)\b|>[^\S\n]*+\d++\."
+    r"|={2,}+\s*+attempt|(?:final answer|last observation|judged)\s*+:))"
 )
-"""Start of a line that looks like a part of a transcript, even after white space."""
+"""Start of a line that looks like a part of a transcript, or of what memory shows, even after white space."""
 
 
 def escape_fields(text: str) -> str:
@@ -27,7 +28,7 @@ def escape_fields(text: str) -> str:
 
 
 def escape_markers(text: str) -> str:
-    """Escape everything in ``text`` that looks like a field, step, attempt or final answer of a transcript.
+    """Escape everything in ``text`` that looks like a field, step, attempt or answer of a transcript, or a lesson.
 
     Such a line gets a backslash in front. Apply this to every text that a task, an environment or an agent wrote,
     before the markers of the transcript are added.

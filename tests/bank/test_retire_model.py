@@ -112,7 +112,7 @@ def check(bank: MemoryBank, model: Model, ids: list[str]) -> None:
     assert found == {text for text in model.rows if model.level(text)}
     uses: dict[str, list[tuple[str, str | None]]] = {id: [] for id in IDS.values()}
     for number, known in enumerate(model.known):
-        for text in known.shown if known.there else ():
+        for text in known.shown if known.there and known.level else ():
             uses[IDS[text]].append((ids[number], known.said.get(text)))
     every = bank.all_uses(IDS.values())
     assert {id: [(use.experience_id, use.mark) for use in each] for id, each in every.items()} == uses
