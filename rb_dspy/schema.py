@@ -21,6 +21,8 @@ from rb_dspy.text import counted, html_table, invisible, normalize
 
 MAX_INSTRUCTION = 100_000
 """Longest task instruction, in characters."""
+CANDIDATE = "candidate"
+"""The kind of an item that is not shown yet."""
 MAX_CONTENT = 100_000
 """Longest content of an item that is no lesson, in characters."""
 MAX_DATA = 16_000

@@ -14,7 +14,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.store.tables import embedded_text
 from rb_dspy.memories.curators import kind_of, retire
 from rb_dspy.memories.system import Curated
-from rb_dspy.schema import ItemDraft, MemoryDraft, MemoryItem, Task
+from rb_dspy.schema import CANDIDATE, ItemDraft, MemoryDraft, MemoryItem, Task
 from rb_dspy.steps.statements import DENIALS, QUALIFIERS, WORD
 
 _NEAR = 5
@@ -69,7 +69,7 @@ class Supersede:
 class Consensus:
     """Holds a lesson back until a second task says the same (EDV, arXiv 2606.24428: verify before insertion).
 
-    Until then it is an item of the kind ``candidate``, which systems that name the kinds they show do not show.
+    Until then it is an item of the kind ``candidate``, which is not shown.
     """
 
     near: float = 0.85
@@ -79,7 +79,7 @@ class Consensus:
     def __call__(self, curated: Curated, task: Task, bank: MemoryBank) -> Curated:
         drafts, done = list[MemoryDraft](), list[MemoryItem]()
         for draft in curated.drafts:
-            same = repeated(draft, bank, self.near, ("candidate",))
+            same = repeated(draft, bank, self.near, (CANDIDATE,))
             tasks = {each.task_id for item in same for each in item.provenances} | {task.id}
             if repeated(draft, bank, self.near, ("lesson",)) or len(tasks) >= self.tasks:
                 done += same
@@ -134,7 +134,7 @@ def as_draft(item: MemoryItem) -> MemoryDraft:
 
 def candidate(draft: MemoryDraft | MemoryItem) -> ItemDraft:
     """``draft`` as something that is not shown yet."""
-    return ItemDraft(title=draft.title, description=draft.description, content=draft.content, kind="candidate")
+    return ItemDraft(title=draft.title, description=draft.description, content=draft.content, kind=CANDIDATE)
 
 
 def _marked(text: str) -> tuple[frozenset[str], frozenset[str]]:

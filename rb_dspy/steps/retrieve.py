@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import dspy
 
 from rb_dspy.bank import MemoryBank
@@ -9,7 +11,7 @@ from rb_dspy.concurrency import guarded
 from rb_dspy.config import RetrieveConfig
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.protocols import Reranker
-from rb_dspy.schema import Retrieved, Task
+from rb_dspy.schema import CANDIDATE, Retrieved, Task
 from rb_dspy.steps.memory import Memory, render
 
 
@@ -32,7 +34,8 @@ class Retrieve(dspy.Module):
         k = max(config.k, config.candidates) if self.reranker is not None and config.k else config.k
         floor = getattr(bank.embedder, "min_score", None) if config.mode == "dense" else None
         query = config.query_prefix + (task.key or task.instruction)
-        retrieved = bank.retrieve(
+        find = partial(
+            bank.retrieve,
             query if own_lessons else task.model_copy(update={"key": query}),
             k,
             unit=config.unit,
@@ -40,6 +43,9 @@ class Retrieve(dspy.Module):
             mode=config.mode,
             polarity=config.polarity,
         )
+        retrieved = find()
+        if any(item.kind == CANDIDATE for match in retrieved for item in match.items):
+            retrieved = find(kinds=("lesson",))  # a search without kinds is quicker
         if (reranker := self.reranker) is not None and retrieved:
             ranked = guarded("the reranker", lambda: list(reranker(task.key or task.instruction, retrieved)))
             if not all(isinstance(each, Retrieved) for each in ranked):

@@ -18,6 +18,14 @@ from tests.memories.worlds import anything, learns, program
 
 LEARNING = [name for name in memory_names() if system_of(name, Base(Retrieve())).learns]
 CURATED = [*LEARNING, "bank+supersede", "bank+dedup", "bank+consensus", "bank+cap", "bank+prune"]
+FEW = {"ace", "awm", "bank", "cheatsheet", "manager", "slea", "synapse", "bank+supersede", "bank+consensus"}
+"""Each way of storing and showing once; the others are tried by ``make stress``."""
+
+
+def tried(names: list[str]) -> list[Any]:
+    return [name if name in FEW else pytest.param(name, marks=pytest.mark.stress) for name in names]
+
+
 STRANGERS = TrustConfig(default="held")
 
 FORGED = "\n".join(
@@ -47,12 +55,12 @@ OURS = re.compile(
 """Parts of prompts that only this library writes."""
 
 
-@pytest.fixture(params=LEARNING)
+@pytest.fixture(params=tried(LEARNING))
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=CURATED)
+@pytest.fixture(params=tried(CURATED))
 def curated(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

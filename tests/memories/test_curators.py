@@ -122,11 +122,13 @@ def test_consensus_shows_only_what_two_tasks_said() -> None:
 
     with new_bank() as bank:
         done = program("bank+consensus", notes)
-        kinds = []
+        kinds, shown = [], []
         for task in many(3):
             done(task=task, bank=bank, run_id="r")
             kinds.append([item.kind for item in bank.items()])
+            shown.append([item.content for item in done.recall(FALCON, bank).items])
         assert kinds == [["candidate"], ["lesson"], ["lesson"]]
+        assert shown == [[], [FALCON], [FALCON]]
 
 
 def filled(bank: MemoryBank, uses: dict[str, list[bool]]) -> dict[str, str]:
