@@ -19,7 +19,7 @@ from rb_dspy.errors import ConfigError, InputError
 from rb_dspy.importers import Foreign, to_trajectory
 from rb_dspy.importers.trajectory import validate
 from rb_dspy.learner import Learner, Lessons, as_task, check_bank, first_shown, noted, session
-from rb_dspy.memories import Base, MemorySystem, system_of
+from rb_dspy.memories import Base, MemoryFactory, MemorySystem, system_of
 from rb_dspy.protocols import EnvironmentFactory, Judge as JudgeProtocol, Redactor, Reranker
 from rb_dspy.redaction import redact
 from rb_dspy.schema import Experience, MemoryItem, Shown, Task, Trajectory
@@ -37,7 +37,7 @@ class ReasoningBank(Learner):
         config: Settings of the steps; ``ProgramConfig.paper()`` has the paper's values.
         backbones: ``Backbones``, or a dict role -> language model. Without them dspy's configured LM plays every role.
         environments: Makes the environment of a rollout from the task.
-        memory: A memory system: a name, of those that ``rb-dspy memories`` lists, or a ``MemorySystem``. Default:
+        memory: A memory system: a name, of those that ``rb-dspy memories`` lists, or a ``MemoryFactory``. Default:
             lessons, as described here.
         agent: An agent that you have, in the place of ours: ``agent(task, lessons)``, or a DSPy module such as
             ``dspy.ReAct``; see ``Agent``. It works without an environment, which only gets its answer.
@@ -55,7 +55,7 @@ class ReasoningBank(Learner):
         *,
         backbones: Backbones | Mapping[str, Any] | None = None,
         environments: EnvironmentFactory = make_environment,
-        memory: str | MemorySystem | None = None,
+        memory: str | MemorySystem | MemoryFactory | None = None,
         agent: Agent | dspy.Module | None = None,
         score: ScoreFunction | None = None,
         judge: JudgeProtocol | None = None,

@@ -28,7 +28,7 @@ def memories() -> None:
         about = {"signal": system.signal, "calls": system.calls, "source": system.source}
         emit({"name": name, "stored": system.stores, "shown": system.shows, **about, "problem": ""})
         cost = f"{system.calls} {'call' if system.calls == '1' else 'calls'} a task"
-        origin = f"signal: {system.signal}; {cost}; {system.source}"
+        origin = f"authors' signal: {system.signal}; {cost}; {system.source}"
         shown.add_row(Text(name), Text.assemble(f"{system.stores}; shown: {system.shows}\n", (origin, "dim")))
     out.print(shown)
     for problem in problems.values():

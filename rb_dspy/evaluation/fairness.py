@@ -41,8 +41,9 @@ def warnings(arms: Mapping[str, ArmReport]) -> Iterator[str]:
     if repeating and len(repeating) < len(learning):
         yield f"Only {', '.join(repeating)} may show an agent what was learned from its own task."
     for name, arm in learning.items():
-        if arm.learned and arm.shown == 0:
-            yield f"{name} learned lessons and showed none, so it says nothing about memory."
+        if not arm.shown:
+            what = "learned lessons and showed none" if arm.learned else "learned nothing"
+            yield f"{name} {what}, so it says nothing about memory."
 
 
 def _signals(arms: Mapping[str, ArmReport]) -> dict[str, Signal]:

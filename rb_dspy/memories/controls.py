@@ -14,7 +14,7 @@ from dataclasses import replace
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import RetrieveConfig
 from rb_dspy.errors import InputError
-from rb_dspy.memories.recall import fitted, is_from
+from rb_dspy.memories.recall import fitted, is_from, is_shown
 from rb_dspy.memories.system import Attempt, Base, MemorySystem, Recall
 from rb_dspy.schema import MemoryDraft, Task
 from rb_dspy.steps import Distilled, Memory, Retrieve
@@ -143,7 +143,7 @@ def _neutral(retrieve: Recall) -> Recall:
 def _others(base: Base) -> Recall:
     def show(task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
         shown = {item.id for item in base.retrieve(task, bank, own_lessons).items}
-        may = (item for item in bank.items() if item.level != "held" and not is_from(task, item, bank))
+        may = (item for item in bank.items() if is_shown(item) and not is_from(task, item, bank))
         others = [item for item in may if item.id not in shown]
         chosen = random.Random(f"{base.seed}\n{task.id}").sample(others, min(len(shown), len(others)))
         most = base.config.max_tokens

@@ -38,7 +38,9 @@ class Cap:
 
     def __call__(self, curated: Curated, task: Task, bank: MemoryBank) -> Curated:
         items = [each for each in believed(bank, self.kinds) if each.id not in curated.retired]
-        new = [each for each in curated.drafts if self.kinds is None or kind_of(each) in self.kinds]
+        of_kinds = [each for each in curated.drafts if self.kinds is None or kind_of(each) in self.kinds]
+        stored = {(each.title, each.description, each.content) for each in items}
+        new = [each for each in of_kinds if (each.title, each.description, each.content) not in stored]
         over = len(items) + len(new) - self.most
         if over <= 0:
             return curated
@@ -56,8 +58,8 @@ class Cap:
 class Prune:
     """Retires items that were shown at least ``uses`` times and are likely worse than the tasks around them.
 
-    An item goes if the upper end of the 80 % interval of its success rate is below the success rate of all tasks. A
-    bare share of successes below one half, as in ReMe, retires good items where tasks are hard.
+    An item goes if the upper end of the 80 % interval of its success rate is below the success rate of all tasks
+    that were shown one. A bare share of successes below one half, as in ReMe, retires good items where tasks are hard.
     """
 
     uses: int = 5
@@ -86,8 +88,8 @@ class Replace:
     kinds: Collection[str]
 
     def __call__(self, curated: Curated, task: Task, bank: MemoryBank) -> Curated:
-        new = [each for each in curated.drafts if isinstance(each, ItemDraft) and each.kind in self.kinds]
-        same = [(each.title, each.content, each.data) for each in new]
+        new = [each for each in curated.drafts if kind_of(each) in self.kinds]
+        same = [(each.title, each.content, getattr(each, "data", {})) for each in new]
         old = [item for item in believed(bank, self.kinds) if (item.title, item.content, item.data) not in same]
         return retire(curated, old, "written anew") if new else curated
 

@@ -12,7 +12,7 @@ import dspy
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.memories.system import Base, Credit
-from rb_dspy.schema import MemoryItem, Polarity, Retrieved, Task
+from rb_dspy.schema import CANDIDATE, MemoryItem, Polarity, Retrieved, Task
 from rb_dspy.steps.memory import NO_MEMORY, Memory, render
 from rb_dspy.steps.working import Context, ContextEdit, Moment, Position
 from rb_dspy.text import cut, estimate_tokens
@@ -39,7 +39,7 @@ class Renderer(Protocol):
 class Recall(dspy.Module):
     """What an agent is shown: items that a retriever finds and rankers order, as a renderer writes them.
 
-    Nothing that was learned from the agent's own task is shown, and nothing that is held, whatever the retriever finds.
+    Nothing that was learned from the agent's own task is shown, and nothing held and no candidate, whatever is found.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Recall(dspy.Module):
         task = moment.task
         found = self.retriever(moment, bank, (task.key or task.instruction) if own_lessons else task)
         may = [each for each in found if own_lessons or not any(is_from(task, item, bank) for item in each.items)]
-        may = [each for each in may if not any(item.id in without for item in each.items)]
+        may = [each for each in may if all(item.id not in without and is_shown(item) for item in each.items)]
         for ranker in self.rank:
             may = list(ranker(moment, may, bank))
         return self.renderer(moment, may, self.config.max_tokens)
@@ -103,6 +103,11 @@ class EveryTurn(Recall):
             return ()
         memory = self.at(moment, bank, own_lessons, without=context.lessons)
         return [ContextEdit("show", tuple(item.id for item in memory.items), memory.block)] if memory else ()
+
+
+def is_shown(item: MemoryItem) -> bool:
+    """Whether agents may see an item at all: it is not held, and no candidate."""
+    return item.level != "held" and item.kind != CANDIDATE
 
 
 def is_from(task: Task, item: MemoryItem, bank: MemoryBank) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from typing import ClassVar
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.store.tables import embedded_text
@@ -48,17 +49,17 @@ class Dedup:
 class Supersede:
     """Retires a stored lesson if a draft says another value about the same subject: what was learned later is true.
 
-    Two texts that differ in one place have the same subject if the place names nothing that the task asks about: after
-    an alert of falcon, "falcon is owned by Oslo" replaces "falcon is owned by Turin", and neither replaces "nimbus is
-    owned by Turin". An item is valid from the experience that gave it to the entry ``retire`` in its history, which
-    names what took its place.
+    Two texts that differ only in their last words have the same subject if these name nothing that the task asks about:
+    after an alert of falcon, "falcon is owned by Oslo" replaces "falcon is owned by Turin", and neither replaces
+    "nimbus is owned by Turin". An item is valid from the experience that gave it to the entry ``retire`` in its
+    history, which names what took its place.
     """
 
     near: float = 0.5
     kinds: Collection[str] | None = None
 
     def __call__(self, curated: Curated, task: Task, bank: MemoryBank) -> Curated:
-        for draft in curated.drafts:
+        for draft in (each for each in curated.drafts if kind_of(each) != CANDIDATE):
             near = neighbours(draft, bank, self.near, self.kinds)
             old = [each for each in near if is_newer(draft.content, each.content, task.instruction)]
             curated = retire(curated, old, f"superseded: {draft.content[:200]}")
@@ -69,16 +70,21 @@ class Supersede:
 class Consensus:
     """Holds a lesson back until a second task says the same (EDV, arXiv 2606.24428: verify before insertion).
 
-    Until then it is an item of the kind ``candidate``, which is not shown.
+    Until then it is an item of the kind ``candidate``, which is not shown. Items of other kinds than lessons pass. In a
+    name such as ``bank+supersede+consensus`` it is called first, so that what nobody confirmed retires nothing.
     """
 
     near: float = 0.85
     tasks: int = 2
     """How many tasks have to say it."""
+    first: ClassVar[bool] = True
 
     def __call__(self, curated: Curated, task: Task, bank: MemoryBank) -> Curated:
         drafts, done = list[MemoryDraft](), list[MemoryItem]()
         for draft in curated.drafts:
+            if kind_of(draft) != "lesson":
+                drafts.append(draft)
+                continue
             same = repeated(draft, bank, self.near, (CANDIDATE,))
             tasks = {each.task_id for item in same for each in item.provenances} | {task.id}
             if repeated(draft, bank, self.near, ("lesson",)) or len(tasks) >= self.tasks:
@@ -120,6 +126,8 @@ def is_newer(new: str, old: str, asked: str) -> bool:
     if len(places) != 1 or same < _SHARE * max(len(ours), len(theirs)):
         return False
     value, before = places[0]
+    if ours[len(ours) - len(value) :] != value or theirs[len(theirs) - len(before) :] != before:
+        return False  # what differs in the middle may be the subject
     names_it = any(len(word) > 3 and word in subject for word in {*ours} - {*value})
     is_value = 0 < len(value) <= _LONGEST and 0 < len(before) <= _LONGEST
     return is_value and names_it and not {*subject} & {*value, *before}

@@ -115,7 +115,7 @@ class MemorySystem:
 
 @dataclass(frozen=True)
 class Base:
-    """The program for which a memory system is made."""
+    """What a memory system takes from the program for which it is made."""
 
     retrieve: Any
     """Its own step."""
@@ -137,8 +137,8 @@ class MemoryFactory(Protocol):
     def __call__(self, base: Base) -> MemorySystem: ...
 
 
-def system_of(memory: str | MemorySystem, base: Base) -> MemorySystem:
-    """The memory system of this name, made for a program; ``bank+supersede`` is ``bank`` with a further curator.
+def system_of(memory: str | MemorySystem | MemoryFactory, base: Base) -> MemorySystem:
+    """The memory system of a name or a factory, for a program; ``bank+supersede`` is ``bank`` with a further curator.
 
     Raises:
         ConfigError: ``memory`` is neither a name nor a system.
@@ -146,10 +146,16 @@ def system_of(memory: str | MemorySystem, base: Base) -> MemorySystem:
     """
     if isinstance(memory, str):
         name, *more = memory.split("+")
-        system = plugins.memory(name, base)
-        memory = replace(system, name=plugins.memory_name(memory), curate=[*system.curate, *map(plugins.curator, more)])
+        system, curators = plugins.memory(name, base), [*map(plugins.curator, more)]
+        early = [each for each in curators if getattr(each, "first", False)]
+        curate = [*early, *system.curate, *(each for each in curators if each not in early)]
+        memory = replace(system, name=plugins.memory_name(memory), curate=curate)
+    elif callable(memory):
+        memory = memory(base)
     if not isinstance(memory, MemorySystem):
-        raise ConfigError(f"got {type(memory).__name__} for memory; expected a name, or a MemorySystem")
+        raise ConfigError(
+            f"got {type(memory).__name__} for memory; expected a name, a MemorySystem, or a function that makes one"
+        )
     return memory
 
 

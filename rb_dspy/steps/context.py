@@ -60,8 +60,11 @@ class Window:
             instructions = f"{inner.signature.instructions}\n\nLessons from earlier tasks:\n{self._block}"
             *history, turn = self._turns({})
             return {**turn, **_history(history), "signature": inner.signature.with_instructions(instructions)}
-        *history, turn = self._turns({"memory": _TURNS if self._examples else self._block})
+        *history, turn = self._turns(self._lessons_field())
         return {**turn, **_history(history)}
+
+    def _lessons_field(self) -> dict[str, str]:
+        return {"memory": _TURNS if self._examples else self._block}
 
     def shorten(self) -> bool:
         """Leave out the last half of the examples, because the prompt is too long; return False if there are none."""
@@ -71,7 +74,7 @@ class Window:
 
     def context(self) -> Context:
         """What working memory is told about the next prompt."""
-        turns = self._turns({"memory": self._block})
+        turns = self._turns(self._lessons_field())
         return Context(
             lessons=dict(self._lessons),
             steps=self._steps(),

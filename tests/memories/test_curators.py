@@ -11,10 +11,10 @@ import pytest
 from rb_dspy import MemoryBank, ReasoningBank
 from rb_dspy.backbones import Backbones
 from rb_dspy.memories import Curated
-from rb_dspy.memories.curators import Cap, Every, Prune
+from rb_dspy.memories.curators import Cap, Every, Prune, Replace
 from rb_dspy.memories.subjects import is_newer, says_the_same
 from rb_dspy.plugins import curator_names, environment_family
-from rb_dspy.schema import MemoryDraft, Task
+from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
 from rb_dspy.testing import HashEmbedder, Prompt, scripted_lm
 from tests.memories.worlds import anything, many, new_bank, program
 
@@ -46,6 +46,7 @@ def test_words_decide_whether_two_lessons_say_the_same(new: str, old: str, same:
         ("The service nimbus is owned by team Turin.", FALCON, False),  # another subject, the same value
         ("The service nimbus is owned by team Oslo.", FALCON, False),
         (FALCON, "The service nimbus is owned by team Turin.", False),
+        ("On the hosts of the blue service the port is 97.", "On the hosts of the red service the port is 97.", False),
         ("The service falcon is restarted every night by its owner.", FALCON, False),
     ],
 )
@@ -129,6 +130,38 @@ def test_consensus_shows_only_what_two_tasks_said() -> None:
             shown.append([item.content for item in done.recall(FALCON, bank).items])
         assert kinds == [["candidate"], ["lesson"], ["lesson"]]
         assert shown == [[], [FALCON], [FALCON]]
+
+
+@pytest.mark.parametrize("memory", ["bank+consensus+supersede", "bank+supersede+consensus"])
+def test_what_one_task_claims_retires_nothing(memory: str) -> None:
+    claim = "The service falcon is owned by team Oslo."
+    said = iter([FALCON, FALCON, claim, claim])
+
+    def notes(prompt: Prompt) -> dict[str, Any]:
+        if "memory_items" not in prompt.wants:
+            return anything(prompt)
+        return {"memory_items": [{"title": "Owner", "content": next(said)}]}
+
+    with new_bank() as bank:
+        done, shown = program(memory, notes), []
+        for n, task in enumerate(many(4)):
+            done(task=task.model_copy(update={"instruction": f"{n}. {ASKED}"}), bank=bank, run_id="r")
+            shown.append([item.content for item in done.recall(FALCON, bank).items])
+    assert shown == [[], [FALCON], [FALCON], [claim]]
+
+
+def test_a_lesson_that_is_learned_again_needs_no_other_place() -> None:
+    task, draft = Task(id="t", instruction="-"), MemoryDraft(title="Owner", description="", content=FALCON)
+    with new_bank() as bank:
+        for n in ("Alpha", "Owner"):
+            bank.append(
+                Task(id=n, instruction=n),
+                Trajectory(task_id=n),
+                Verdict(label="success"),
+                [draft.model_copy(update={"title": n})],
+            )
+        assert not Cap(2)(Curated((draft,)), task, bank).retired
+        assert len(Replace(("lesson",))(Curated((draft,)), task, bank).retired) == 1
 
 
 def filled(bank: MemoryBank, uses: dict[str, list[bool]]) -> dict[str, str]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from rb_dspy import MemoryBank
-from rb_dspy.memories import Base
+from typing import Any
+
+from rb_dspy import MemoryBank, ReasoningBank
+from rb_dspy.config import ProgramConfig, RetrieveConfig
+from rb_dspy.memories import Base, MemorySystem
 from rb_dspy.memories.recall import Listed, Recall, Recent
 from rb_dspy.memories.teach import item, joined
-from rb_dspy.schema import EVERY, MemoryDraft, Task, Trajectory, Verdict
+from rb_dspy.schema import EVERY, MemoryDraft, Retrieved, Task, Trajectory, Verdict
 from rb_dspy.steps import Retrieve
+from rb_dspy.steps.working import Moment
 from tests.memories.worlds import new_bank
 
 
@@ -27,6 +31,29 @@ def test_an_item_that_is_made_of_more_tasks_than_can_be_listed_is_shown_to_none_
         assert joined(bank.items(kinds=("bullet",)), tasks[-1], "", "Again.").data == made.data
         assert not any(shown(task, bank) for task in tasks)
         assert shown(Task(id="new", instruction="Do it."), bank)
+
+
+def test_no_candidate_and_nothing_held_is_shown_whatever_is_found() -> None:
+    task = Task(id="a", instruction="Do it.")
+    with new_bank() as bank:
+        learn(bank, task, item("candidate", "Maybe", "Look twice."), item("bullet", "Sure", "Look once."))
+        found = bank.items()
+        finds = [*found, found[-1].model_copy(update={"id": "item-held", "title": "Held", "level": "held"})]
+
+        def everything(moment: Moment, bank: MemoryBank, query: object) -> list[Retrieved]:
+            about: dict[str, Any] = {"score": 1.0, "experience_id": "e", "task_id": "a", "instruction": "-"}
+            return [Retrieved(**about, items=(each,)) for each in finds]
+
+        shown = Recall(Base(Retrieve()), everything, Listed())(Task(id="b", instruction="Do it."), bank)
+        assert [each.title for each in shown.items] == ["Sure"]
+
+
+def test_a_memory_of_ones_own_has_the_cap_of_its_program() -> None:
+    def mine(base: Base) -> MemorySystem:
+        return MemorySystem("all", "all", "ours", retrieve=Recall(base, Recent(None), Listed()))
+
+    config = ProgramConfig(retrieve=RetrieveConfig(max_tokens=60))
+    assert ReasoningBank(config, memory=mine).retrieve.config.max_tokens == 60
 
 
 def test_items_that_do_not_fit_are_left_out_or_cut() -> None:
