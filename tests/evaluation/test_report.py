@@ -111,7 +111,11 @@ def test_a_report_says_what_each_arm_shows_and_asks() -> None:
 def unequal(baseline: str = "judged", **options: Any) -> Report:
     """``better`` solves everything, the baseline nothing."""
     streams = stream(20, 4)
-    tables = [records(name, streams, lambda task, position: name == "better") for name in ("judged", "none", "better")]  # noqa: B023
+    fields: dict[str, Any] = {"learned": ("A",), "shown": (("a", "A"),)}
+    tables = [
+        records(name, streams, lambda task, position, name=name: name == "better", **fields)
+        for name in ("judged", "none", "better")
+    ]
     arms = {"judged": settings(), "none": settings("none"), "better": settings(signal="outcome")}
     every = [record for table in tables for record in table]
     return build_report(streams, arms, every, seed=0, baseline=baseline, versions={}, **options)
@@ -128,6 +132,13 @@ def test_arms_that_learn_from_different_signals_get_no_verdict_unless_asked() ->
     asked = unequal(unequal_signals=True)
     assert (asked.comparisons["better"].verdict, asked.comparisons["better"].refused) == ("LEARNING", "")
     assert asked.warnings == report.warnings[:1], "it is still said"
+
+
+def test_a_report_warns_of_each_arm_that_learned_nothing() -> None:
+    streams = stream(6, 3)
+    tables = [records(name, streams, lambda task, position: True) for name in ("none", "bank", "awm")]
+    arms = {"none": settings("none"), "bank": settings(), "awm": settings()}
+    assert "awm learned nothing, so it says nothing about memory." in build(tables, streams, **arms).warnings
 
 
 def test_what_learns_nothing_has_no_signal_that_could_differ() -> None:
