@@ -99,7 +99,7 @@ def test_two_evaluations_in_one_database_are_not_mixed(bare_url: str, capsys: An
     assert len(read_records(bare_url, id)) == 6
     assert main(["evaluations", "show", bare_url, "--evaluation", id, "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [each["orders"] for each in rows] == [{"none": 1, "bank": 1}] * 3
+    assert [each["orders"] for each in rows if "orders" in each] == [{"none": 1, "bank": 1}] * 3
     assert main(["evaluations", "list", bare_url, "--json"]) == 0
     listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (len(listed), {each["done"] for each in listed}) == (2, {6})

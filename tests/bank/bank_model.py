@@ -249,7 +249,8 @@ def check(bank: MemoryBank, model: Model) -> None:
     assert {each.id: each.level for each in (*items, *experiences)} == {id: names[n] for id, n in levels.items()}
     assert {each.item.id for each in bank.held_items()} == {id for id in model.rows if not levels[id]}
     uses: dict[str, list[str]] = {}
-    for known in sorted(model.experiences.values(), key=lambda known: known.seq):
+    believed = [known for id, known in model.experiences.items() if levels[id]]  # what is held says nothing of others
+    for known in sorted(believed, key=lambda known: known.seq):
         for each in known.shown:
             uses.setdefault(model.present_id(each, known.seq), []).append(known.task)
     used = {id: [use.task_id for use in each] for id, each in bank.all_uses().items() if id in model.rows}

@@ -226,7 +226,7 @@ def test_a_bank_is_copied_with_its_history(cli: Any, filled: list[Experience]) -
     assert "there already: scope default" in out
     (again,) = as_json(cli, "copy", "rb-bank.sqlite", "one.sqlite")
     assert (again["experiences"], again["skipped"]) == ({}, ["default", "other"])
-    with MemoryBank.open("one.sqlite", scope="other") as bank:
+    with MemoryBank.open("one.sqlite", scope="other", embedder=HashEmbedder()) as bank:
         bank.add("New", "Something else.")
     code, _, err = cli("bank", "copy", "rb-bank.sqlite", "one.sqlite")
     assert (code, "is not empty, and differs" in err) == (2, True)
