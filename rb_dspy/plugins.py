@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import difflib
 import functools
+import sys
 from collections.abc import Sequence
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ _ANY_MODEL = "sentence-transformers"
 
 def environment_names() -> list[str]:
     """The installed environment families."""
-    return sorted(entry_points(group="rb_dspy.environments").names)
+    return sorted(_points("rb_dspy.environments").names)
 
 
 @functools.cache
@@ -62,7 +63,7 @@ def embedder(name: str) -> Embedder:
         InputError: The name is neither an embedder, a folder nor OWNER/MODEL, and resembles an embedder's.
         MissingDependency: The embedder cannot be imported or created.
     """
-    installed = entry_points(group="rb_dspy.embedders").names
+    installed = _points("rb_dspy.embedders").names
     loaded: Embedder
     if name in installed:
         loaded = _load("embedder", name, EMBEDDER)
@@ -79,7 +80,7 @@ def embedder(name: str) -> Embedder:
 
 def memory_names() -> list[str]:
     """The installed memory systems."""
-    return sorted(entry_points(group="rb_dspy.memories").names)
+    return sorted(_points("rb_dspy.memories").names)
 
 
 def memory_name(name: str) -> str:
@@ -106,7 +107,7 @@ def memory(name: str, base: object) -> Any:
 
 def curator_names() -> list[str]:
     """The installed curators, which go with any memory system."""
-    return sorted(entry_points(group="rb_dspy.curators").names)
+    return sorted(_points("rb_dspy.curators").names)
 
 
 def curator(name: str) -> Any:
@@ -128,7 +129,7 @@ def lacks(value: object, names: Sequence[str]) -> list[str]:
 
 def _load(kind: str, name: str, attributes: Sequence[str], *arguments: object) -> Any:
     group = {"memory": "memories"}.get(kind, f"{kind}s")
-    entry = next(iter(entry_points(group=f"rb_dspy.{group}", name=name)))
+    entry = _points(f"rb_dspy.{group}")[name]
     package = entry.value if entry.dist is None else entry.dist.name
     try:
         made = entry.load()(*arguments)
@@ -145,3 +146,13 @@ def _load(kind: str, name: str, attributes: Sequence[str], *arguments: object) -
             f"the {kind} {name!r} of {package} cannot be used: {type(made).__name__} has no {', '.join(missing)}"
         )
     return made
+
+
+def _points(group: str) -> EntryPoints:
+    """The entry points of a group. The search takes longer than many a task, so it is done once for each path."""
+    return _found(group, tuple(sys.path))
+
+
+@functools.cache
+def _found(group: str, path: tuple[str, ...]) -> EntryPoints:  # noqa: ARG001 (a part of the key)
+    return entry_points(group=group)
