@@ -16,7 +16,7 @@ from rb_dspy.bank import MemoryBank, Pending
 from rb_dspy.bank.admission import checked_name
 from rb_dspy.concurrency import run_in_thread
 from rb_dspy.errors import InputError, InvalidTask, UnparseableOutput
-from rb_dspy.memories import Attempt, Base, Curated, Curator, Distiller, MemorySystem, unjudged
+from rb_dspy.memories import Attempt, Curated, Curator, Distiller, MemorySystem, unjudged
 from rb_dspy.protocols import EnvironmentFactory, Judge as JudgeProtocol, Redactor
 from rb_dspy.schema import Experience, MemoryItem, Polarity, Task, Trajectory, Verdict, cleaned
 from rb_dspy.steps import Distill, Distilled, Judge, Memory, Review, Selection, judge_rollout
@@ -27,7 +27,8 @@ from rb_dspy.text import summary_line
 Cleaned = TypeVar("Cleaned", Task, Trajectory)
 
 MAX_TRIES = 3
-"""After this many unparseable answers of the judge or the distiller, a rollout is appended without lessons."""
+"""After this many unparseable answers of the judge, the distiller or a curator, a rollout is appended as far as it is
+known: without lessons, or, if only a curator failed, with the lessons as they were distilled."""
 
 
 _REASON = 300
@@ -39,7 +40,7 @@ class Lessons:
     """The result of learning from a task's rollouts: a verdict for each, drafts, and the selected rollout."""
 
     verdicts: Sequence[Verdict] = ()
-    drafts: Distilled = field(default_factory=Distilled)
+    distilled: Distilled = field(default_factory=Distilled)
     selection: Selection = field(default_factory=lambda: Selection(0))
     polarity: Polarity | None = None
 
@@ -58,8 +59,8 @@ class Learner(dspy.Module):
     skip_known: bool
     systems: tuple[MemorySystem, ...]
     """The memory system, then those that were put over it, without their steps; empty: lessons."""
-    base: Base
-    """The program without memory systems."""
+    own_retrieve: Any
+    """The step ``retrieve`` without memory systems."""
     teach: Distiller | None
     """A memory system's step instead of ``distill``, ``contrast`` and ``review``."""
     curate: Sequence[Curator]
@@ -109,7 +110,9 @@ class Learner(dspy.Module):
             if learn and (known := check_bank(bank).known(as_task(task), run_id=run_id)):
                 items = {item.id: item for item in bank.items(known.shown)}
                 memory = render(first_shown([items[id] for id in known.shown if id in items], known.trajectories))
-                return self._prediction(_stored(known), known.trajectories, memory, ledger, known, stored=True)
+                selection = Selection(known.submitted or 0, note="stored by an earlier call of this run")
+                lessons = Lessons(known.verdicts, selection=selection)
+                return self._prediction(lessons, known.trajectories, memory, ledger, known, stored=True)
             memory = self.recall(task, bank)
             task = as_task(task)
             origin = checked_name("origin", origin or f"env:{task.env}")
@@ -149,9 +152,9 @@ class Learner(dspy.Module):
         A system that teaches takes the place of one that the program has; another is put over it.
         """
         if not self.systems:
-            self.base = Base(self.retrieve)
+            self.own_retrieve = self.retrieve
         if system.teach is not None:
-            self.systems, self.retrieve, self.repeats_tasks = (), self.base.retrieve, False
+            self.systems, self.retrieve, self.repeats_tasks = (), self.own_retrieve, False
             self.teach, self.curate = system.teach, ()
         self.retrieve = self.retrieve if system.retrieve is None else system.retrieve
         self.curate = [*self.curate, *system.curate]
@@ -160,7 +163,7 @@ class Learner(dspy.Module):
         return self
 
     @property
-    def judges(self) -> JudgeProtocol:
+    def judge_in_use(self) -> JudgeProtocol:
         """The step that judges: ``judge``, unless the memory learns without feedback."""
         judge: JudgeProtocol = self.judge
         return unjudged if any(each.signal == "none" for each in self.systems) else judge
@@ -253,7 +256,7 @@ class Learner(dspy.Module):
         """
         task, own = task.without_ground_truth(), self.teach is None and type(self.distill) is Distill
         known = own and self.skip_known and hold_all(memory.items, trajectory)
-        judge = self.judges
+        judge = self.judge_in_use
         if self.review and own and type(judge) is Judge and not known and trajectory.known_label is None:
             both: tuple[Verdict, Distilled] = self.review(task, trajectory)
             return both
@@ -287,6 +290,7 @@ class Learner(dspy.Module):
         answers = [rollout.answer for rollout in rollouts]
         task, rollouts = self._clean(task), tuple(self._clean(noted(each, memory)) for each in rollouts)
         more |= {"answers": answers}
+        lessons: Lessons | None = None
         try:
             lessons = self._lessons(task, rollouts, bank, memory)
             curated = self._curated(lessons, task.without_ground_truth(), rollouts, bank, memory)
@@ -294,9 +298,11 @@ class Learner(dspy.Module):
             tries = bank.record_failure(task, str(exc), run_id=run_id, trajectories=rollouts)
             if tries < MAX_TRIES or bank.known(task, rollouts, run_id=run_id):  # a correction has lessons to lose
                 raise
-            note = f"not distilled: {exc}"
-            verdicts = [Verdict(label=each.known_label or "unknown", reasons=str(exc)) for each in rollouts]
-            lessons, curated = Lessons(verdicts, Distilled(note=note), Selection(0, note=note)), Curated(note=note)
+            note = f"{'not distilled' if lessons is None else 'kept as learned, not curated'}: {exc}"
+            if lessons is None:
+                verdicts = [Verdict(label=each.known_label or "unknown", reasons=str(exc)) for each in rollouts]
+                lessons = Lessons(verdicts, selection=Selection(0, note=note))
+            curated = Curated(lessons.distilled.drafts, marks=lessons.distilled.marks, note=note)
         problems = dict.fromkeys(each.shown.problem for each in rollouts)
         experience = bank.append(
             task,
@@ -307,7 +313,7 @@ class Learner(dspy.Module):
             marks=curated.marks,
             run_id=run_id,
             polarity=lessons.polarity,
-            distiller=lessons.drafts.distiller,
+            distiller=lessons.distilled.distiller,
             note="; ".join(filter(None, [curated.note, *problems])),
             origin=origin,
             shown=[*memory.items, *(id for each in rollouts for id in each.shown.ids)],
@@ -327,7 +333,7 @@ class Learner(dspy.Module):
         pairs = zip(rollouts, lessons.verdicts, strict=True)
         attempts = tuple(attempt_of(task, *pair, memory, bank, number) for number, pair in enumerate(pairs))
         curated = Curated(
-            lessons.drafts.drafts, marks=lessons.drafts.marks, attempts=attempts, note=lessons.drafts.note
+            lessons.distilled.drafts, marks=lessons.distilled.marks, attempts=attempts, note=lessons.distilled.note
         )
         for curator in self.curate:
             curated = curator(curated, task, bank)
@@ -357,13 +363,6 @@ class Learner(dspy.Module):
             usage=ledger.usage(),
             **more,
         )
-
-
-def _stored(known: Experience) -> Lessons:
-    """The verdicts of an experience, and the rollout that was submitted; the first, if that is not known."""
-    return Lessons(
-        known.verdicts, selection=Selection(known.submitted or 0, note="stored by an earlier call of this run")
-    )
 
 
 def attempt_of(

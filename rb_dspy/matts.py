@@ -88,7 +88,7 @@ class MaTTS(Learner):
         self.distill = program.distill
         self.review = program.review
         self.skip_known = program.skip_known
-        self.systems, self.base = program.systems, program.base
+        self.systems, self.own_retrieve = program.systems, program.own_retrieve
         self.teach, self.curate, self.repeats_tasks = program.teach, program.curate, program.repeats_tasks
         self.contrast: Any = Contrast(self.config.contrast)
         self.select: Any = Select(self.config.select)
@@ -145,7 +145,7 @@ class MaTTS(Learner):
         """
         task = task.without_ground_truth()
         mode, run = self.config.mode, partial(run_parallel, limit=self.config.at_once)
-        judges = [partial(judge_rollout, self.judges, task, each) for each in trajectories]
+        judges = [partial(judge_rollout, self.judge_in_use, task, each) for each in trajectories]
         select = partial(self.select, task, trajectories)
         alone = len(trajectories) == 1
         if not learn:

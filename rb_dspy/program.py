@@ -77,7 +77,7 @@ class ReasoningBank(Learner):
         self.distill = Distill(config.distill)
         self.review = Review(config.judge, config.distill) if config.learn == "one_call" else None
         self.skip_known = config.skip_known
-        self.systems, self.base = (), Base(self.retrieve)
+        self.systems, self.own_retrieve = (), self.retrieve
         self.teach, self.curate, self.repeats_tasks = None, (), False
         if memory is not None:
             self.use_memory(system_of(memory, Base(self.retrieve, config.distill)))

@@ -106,7 +106,7 @@ def evaluate(
     names = [] if models is None else [*filter(None, map(str.strip, models.split(",")))]
     with start_bank(chosen, bank, scope) as start, on.budget():
         arms_ = sides(built, config.arms, names, start, chosen.roles, config.signal)
-        if lessons is not None and not any(arm.given for arm in arms_.values()):
+        if lessons is not None and not any(arm.needs_lessons for arm in arms_.values()):
             raise InputError("evaluate: --lessons is for the arm oracle; add oracle to --arms, or use --screen")
         how: dict[str, Any] = {"orders": config.orders, "seed": chosen.run.seed}
         how["baseline"] = config.baseline if models is None else baseline

@@ -20,15 +20,14 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.config import DistillConfig
 from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import BackboneError, InputError
-from rb_dspy.evaluation.truth import true_judge
 from rb_dspy.jsonl import read_objects
 from rb_dspy.learner import check_bank
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.memories import Base, MemorySystem, Signal, system_of
 from rb_dspy.plugins import family_attribute, memory_name
 from rb_dspy.program import ReasoningBank
-from rb_dspy.protocols import Embedder
-from rb_dspy.schema import MemoryDraft
+from rb_dspy.protocols import Embedder, Judge
+from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
 from rb_dspy.stream import TaskStream
 
 _DRAWS_APART = 1_000
@@ -78,9 +77,9 @@ class Arm:
         return all(each.learns for each in self.systems)
 
     @property
-    def given(self) -> bool:
+    def needs_lessons(self) -> bool:
         """Whether it reads the right lessons, which somebody wrote."""
-        return any(each.given for each in self.systems)
+        return any(each.needs_lessons for each in self.systems)
 
     @property
     def repeats_tasks(self) -> bool:
@@ -96,7 +95,7 @@ class Arm:
 
     @property
     def distills(self) -> bool:
-        """Whether a language model writes what is learned."""
+        """Whether memory asks the distiller's model, before a task or after it."""
         return self.learns and self.systems[0].calls != "0"
 
     @property
@@ -139,7 +138,7 @@ def prepare(arm: Arm, order: int, *, seed: int, draw: int) -> tuple[BankProgram,
     if arm.backbones is not None:
         program.backbones = arm.backbones
     if arm.learns_from == "outcome":
-        program.judge = true_judge(environments)
+        program.judge = _true_judge(environments)
     if draw:
         program.backbones = _drawn(arm, draw)
     return program, environments
@@ -266,3 +265,15 @@ def _draft(place: str, row: Mapping[str, Any]) -> MemoryDraft:
     if not all(isinstance(text, str) for text in texts.values()) or not (texts["title"] and texts["content"]):
         raise InputError(f"{place}: expected a lesson with the strings title and content, and optionally description")
     return MemoryDraft(**texts)
+
+
+def _true_judge(environments: ScoredEnvironments) -> Judge:
+    """A judge that knows the ground truth of the rollouts in ``environments``."""
+
+    def judge(task: Task, trajectory: Trajectory) -> Verdict:
+        outcome = environments.outcome(task.id, environments.rollout_of(task.id, trajectory))
+        if outcome is None:
+            return Verdict(label="unknown", reasons="no ground truth")
+        return Verdict(label="success" if outcome.success else "failure", reasons="by ground truth")
+
+    return judge

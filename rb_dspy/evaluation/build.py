@@ -130,7 +130,7 @@ def _arm(table: _Table, orders: Sequence[TaskStream]) -> ArmReport:
         memory=settings.memory,
         own=settings.own,
         learns=settings.learns,
-        given=settings.given,
+        needs_lessons=settings.needs_lessons,
         signal=settings.signal,
         repeats_tasks=settings.repeats_tasks,
         models=settings.models,
@@ -149,7 +149,7 @@ def _arm(table: _Table, orders: Sequence[TaskStream]) -> ArmReport:
         judged=found["judged"],
         judge_agreement=found["judge_agreement"],
         judge_base_rate=found["judge_base_rate"],
-        shown=found["shown"] / len(records) if records and (settings.learns or settings.given) else None,
+        shown=found["shown"] / len(records) if records and (settings.learns or settings.needs_lessons) else None,
         memory_errors=found["memory_errors"],
         tokens_shown=found["tokens_shown"],
         tokens_beyond=found["tokens_beyond"],
@@ -177,8 +177,8 @@ def _curve(table: _Table, orders: Sequence[TaskStream]) -> list[float | None]:
 
 def _gain_of_oracle(tables: Mapping[str, _Table]) -> Interval | None:
     still = [table for table in tables.values() if not table.settings.learns]
-    without = next((table for table in still if not table.settings.given), None)
-    given = next((table for table in still if table.settings.given), None)
+    without = next((table for table in still if not table.settings.needs_lessons), None)
+    given = next((table for table in still if table.settings.needs_lessons), None)
     return None if without is None or given is None else _compare(without, given).difference
 
 

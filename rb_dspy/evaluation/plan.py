@@ -38,7 +38,7 @@ class ArmSettings:
     models: dict[str, str]
     own: str = ""
     learns: bool = True
-    given: bool = False
+    needs_lessons: bool = False
     signal: Signal | None = "judge"
     repeats_tasks: bool = False
     repeats: bool = False
@@ -136,7 +136,7 @@ def versions() -> dict[str, str]:
 
 def describe_sources(plan: Plan, *, lessons: Lessons | None, embedder: Embedder | str | None) -> dict[str, Any]:
     """The rest of the plan as JSON: the oracle lessons, if an arm uses them, and the embedder of the banks."""
-    oracle = any(arm.given for arm in plan.arms.values())
+    oracle = any(arm.needs_lessons for arm in plan.arms.values())
     drafts = oracle_lessons(lessons, plan.orders[0]) if oracle else []
     return {
         "lessons": digest([draft.model_dump() for draft in drafts]) if oracle else None,
@@ -147,7 +147,9 @@ def describe_sources(plan: Plan, *, lessons: Lessons | None, embedder: Embedder 
 def settings_of(arm: Arm) -> ArmSettings:
     """The settings of an arm for the report."""
     names = {role: str(lm.model) for role, lm in models(arm).items()}
-    about = {name: getattr(arm, name) for name in ("memory", "own", "learns", "given", "repeats_tasks", "repeats")}
+    about = {
+        name: getattr(arm, name) for name in ("memory", "own", "learns", "needs_lessons", "repeats_tasks", "repeats")
+    }
     return ArmSettings(**about, signal=arm.learns_from, models=names)
 
 

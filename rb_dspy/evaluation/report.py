@@ -27,7 +27,7 @@ class ArmReport(pydantic.BaseModel, frozen=True):
     """The memory system that the program itself has, if it is in use."""
     learns: bool = True
     """Whether lessons pass from task to task."""
-    given: bool = False
+    needs_lessons: bool = False
     """Whether it gets right lessons, which somebody wrote."""
     signal: Signal | None = None
     """What it learns from: the judge, the true outcome, or no feedback."""

@@ -133,7 +133,7 @@ def _open(
     stated = describe(plan) | describe_sources(plan, lessons=lessons, embedder=embedder)
     with ExitStack() as stack:
         oracle = None
-        if any(arm.given for arm in plan.arms.values()):
+        if any(arm.needs_lessons for arm in plan.arms.values()):
             oracle = stack.enter_context(oracle_bank(lessons, plan.orders[0], embedder))
         records = stack.enter_context(closing(Records(folder, plan, stated)))
         yield _Cells(plan, records, Counter(plan.total, records, on_progress, on_result), oracle, embedder, stop_after)
@@ -208,7 +208,7 @@ class _Cells:
                 return
             if self.records.shared:
                 self.records.read(cell)
-            if arm.given and self.oracle is not None:
+            if arm.needs_lessons and self.oracle is not None:
                 bank = self.oracle
             elif not arm.learns:
                 bank = stack.enter_context(MemoryBank.open(None, scope="none", embedder=self.embedder))

@@ -13,7 +13,7 @@ from rb_dspy.memories.system import (
     Distiller as Distiller,
     MemoryFactory as MemoryFactory,
     MemorySystem as MemorySystem,
-    Recall as Recall,
+    Retrieval as Retrieval,
     Signal as Signal,
     system_of as system_of,
     unjudged as unjudged,

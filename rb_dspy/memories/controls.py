@@ -14,8 +14,8 @@ from dataclasses import replace
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import RetrieveConfig
 from rb_dspy.errors import InputError
-from rb_dspy.memories.recall import fitted, is_from, is_shown
-from rb_dspy.memories.system import Attempt, Base, MemorySystem, Recall
+from rb_dspy.memories.recall import fitted, is_shown
+from rb_dspy.memories.system import Attempt, Base, MemorySystem, Retrieval
 from rb_dspy.schema import MemoryDraft, Task
 from rb_dspy.steps import Distilled, Memory, Retrieve
 from rb_dspy.steps.memory import render
@@ -60,7 +60,9 @@ def oracle(base: Base) -> MemorySystem:
     if isinstance(config, RetrieveConfig):
         floor = {"min_score": -1.0} if config.mode == "dense" else {}
         retrieve = Retrieve(config.model_copy(update=floor), getattr(base.retrieve, "reranker", None))
-    return replace(none(base), shows="the nearest of lessons that somebody wrote", retrieve=retrieve, given=True)
+    return replace(
+        none(base), shows="the nearest of lessons that somebody wrote", retrieve=retrieve, needs_lessons=True
+    )
 
 
 def placebo(base: Base) -> MemorySystem:
@@ -129,21 +131,24 @@ def _case(attempt: Attempt) -> MemoryDraft:
     return MemoryDraft(title=title, description="", content=f"{steps}\n{judged}")
 
 
-def _neutral(retrieve: Recall) -> Recall:
+def _neutral(retrieve: Retrieval) -> Retrieval:
     def show(task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
         memory = retrieve(task, bank, own_lessons)
         blank = [{name: _filler(len(getattr(item, name))) for name in _TEXTS} for item in memory.items]
         block = render(item.model_copy(update=each) for item, each in zip(memory.items, blank, strict=True)).block
         most = max(len(memory.block), sum(len(part) for turn in memory.turns for part in turn))
-        return Memory(memory.retrieved, memory.items, block if len(block) <= most else _filler(most))
+        short = most - len(block) - 1
+        block = _filler(most) if short < -1 else f"{block}\n{_filler(short)}" if short > 0 else block
+        position = "first_turn" if memory.position == "messages" else memory.position
+        return Memory(memory.retrieved, memory.items, block, position)
 
     return show
 
 
-def _others(base: Base) -> Recall:
+def _others(base: Base) -> Retrieval:
     def show(task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
         shown = {item.id for item in base.retrieve(task, bank, own_lessons).items}
-        may = (item for item in bank.items() if is_shown(item) and not is_from(task, item, bank))
+        may = (item for item in bank.items() if is_shown(item) and not bank.is_from(item, task.id))
         others = [item for item in may if item.id not in shown]
         chosen = random.Random(f"{base.seed}\n{task.id}").sample(others, min(len(shown), len(others)))
         most = base.config.max_tokens

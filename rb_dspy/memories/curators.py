@@ -33,7 +33,7 @@ class Cap:
     credit: Credit | None = None
     """None: the oldest are retired."""
     kinds: Collection[str] | None = None
-    tried: bool = False
+    spare_untried: bool = False
     """Whether only items are retired whose credit is below that of an untried one; what has no room is not stored."""
 
     def __call__(self, curated: Curated, task: Task, bank: MemoryBank) -> Curated:
@@ -45,7 +45,7 @@ class Cap:
         if over <= 0:
             return curated
         credits = worth(bank, self.credit, [each.id for each in items]) if self.credit else {}
-        untried = self.credit(Uses()) if self.credit and self.tried else math.inf
+        untried = self.credit(Uses()) if self.credit and self.spare_untried else math.inf
         worse = [each for each in items if credits.get(each.id, 0.0) < untried]
         going = sorted(worse, key=lambda each: credits.get(each.id, 0.0))[:over]  # items are oldest first
         left_out = new[max(0, len(new) - over + len(going)) :]

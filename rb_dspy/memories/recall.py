@@ -57,7 +57,7 @@ class Recall(dspy.Module):
         self.retriever, self.renderer, self.rank, self.working = retriever, renderer, list(rank), working
 
     def forward(self, task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
-        """See ``memories.Recall``."""
+        """See ``memories.Retrieval``."""
         return self._with_working(self.at(Moment(task), bank, own_lessons), bank, own_lessons)
 
     def again(self, task: Task, items: Sequence[MemoryItem], bank: MemoryBank, own_lessons: bool = False) -> Memory:
@@ -74,7 +74,7 @@ class Recall(dspy.Module):
         """What is found at a moment of a task, ``without`` the items of these ids."""
         task = moment.task
         found = self.retriever(moment, bank, (task.key or task.instruction) if own_lessons else task)
-        may = [each for each in found if own_lessons or not any(is_from(task, item, bank) for item in each.items)]
+        may = [each for each in found if own_lessons or not any(bank.is_from(item, task.id) for item in each.items)]
         may = [each for each in may if all(item.id not in without and is_shown(item) for item in each.items)]
         for ranker in self.rank:
             may = list(ranker(moment, may, bank))
@@ -85,7 +85,7 @@ class EveryTurn(Recall):
     """A recall that is repeated before each action, by what the agent sees then.
 
     What is found stands before the observation, in at most ``max_tokens`` tokens, as what is found at first does; not
-    again what the agent reads beside its task, and nothing if the observation is the one before.
+    again what the agent reads beside its task, and nothing after an action that changed nothing of what it sees.
     """
 
     def __init__(self, base: Base, retriever: Retriever, renderer: Renderer, max_tokens: int) -> None:
@@ -108,11 +108,6 @@ class EveryTurn(Recall):
 def is_shown(item: MemoryItem) -> bool:
     """Whether agents may see an item at all: it is not held, and no candidate."""
     return item.level != "held" and item.kind != CANDIDATE
-
-
-def is_from(task: Task, item: MemoryItem, bank: MemoryBank) -> bool:
-    """Whether anything in ``item`` was learned from ``task``."""
-    return bank.is_from(item, task.id)
 
 
 def tasks_of(items: Sequence[MemoryItem]) -> list[str]:
@@ -151,8 +146,8 @@ class Recent:
 
     def __call__(self, moment: Moment, bank: MemoryBank, query: object) -> Sequence[Retrieved]:
         own = moment.task if isinstance(query, Task) else None
-        may = (item for item in reversed(bank.items(kinds=self.kinds)) if item.level != "held")
-        others = (each for each in may if not (own and is_from(own, each, bank)))
+        may = filter(is_shown, reversed(bank.items(kinds=self.kinds)))
+        others = (each for each in may if not (own and bank.is_from(each, own.id)))
         return [_found(item) for item in islice(others, self.k)]
 
 
@@ -188,7 +183,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Parted:
-    """Items under headings, each in the first part whose test it passes."""
+    """Items under headings, each in the first part whose test it passes; one that passes none is left out."""
 
     parts: Sequence[tuple[str, Callable[[MemoryItem], bool]]]
 
@@ -215,7 +210,7 @@ def fitted(items: Sequence[MemoryItem], found: Sequence[Retrieved], max_tokens: 
     if wanted <= max_tokens:
         return whole
     rest, texts = max_tokens, dict[str, str]()
-    for n, item in enumerate(sorted(every, key=_length)):
+    for n, item in enumerate(sorted(every, key=lambda item: estimate_tokens(item.content))):
         share = rest // (len(every) - n)
         frame = estimate_tokens(render([item.model_copy(update={"content": ""})]).block) + _MARGIN
         # quoting and escaping add to each line, so what is cut may still be too long
@@ -254,10 +249,6 @@ _MARGIN = 8
 
 def _block(item: MemoryItem, content: str) -> str:
     return render([item.model_copy(update={"content": content})]).block
-
-
-def _length(item: MemoryItem) -> int:
-    return estimate_tokens(item.content)
 
 
 def _found(item: MemoryItem) -> Retrieved:

@@ -42,7 +42,7 @@ def slea(base: Base) -> MemorySystem:
         source="kingofspace0wzz/slea-rl, arXiv 2603.18079",
         retrieve=EveryTurn(base, nearest, Listed(_HEADING), _TOKENS),
         teach=Asked(base.distill, _drafts, Extract, Extract),
-        curate=[Cap(most, WinRate(), (kind,), tried=True) for kind, most in _MOST.items()],
+        curate=[Cap(most, WinRate(), (kind,), spare_untried=True) for kind, most in _MOST.items()],
         signal="outcome",
     )
 

@@ -19,7 +19,7 @@ from rb_dspy.schema import CANDIDATE, ItemDraft, MemoryDraft, MemoryItem, Task
 from rb_dspy.steps.statements import DENIALS, QUALIFIERS, WORD
 
 _NEAR = 5
-"""Stored items that a draft is compared with: issue 47 (wangyu-ustc/Mem-alpha searches up to 20)."""
+"""Stored items that a draft is compared with. Our choice (wangyu-ustc/Mem-alpha searches up to 20)."""
 _DENIALS = DENIALS | QUALIFIERS | {"without"}
 """Words that turn a sentence into another one."""
 _SHARE = 0.6

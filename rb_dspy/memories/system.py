@@ -46,7 +46,7 @@ class Curated:
     """What the experience says of it, such as what was refused."""
 
 
-class Recall(Protocol):
+class Retrieval(Protocol):
     """What an agent is shown. Reads the bank only."""
 
     def __call__(self, task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
@@ -97,7 +97,7 @@ class MemorySystem:
     """Calls of a language model a task, without the agent's and the judge's."""
     name: str = ""
     """Its entry point; ``system_of`` fills it in."""
-    retrieve: Recall | None = None
+    retrieve: Retrieval | None = None
     teach: Distiller | None = None
     curate: Sequence[Curator] = ()
     """In this order; none: what is learned is only appended."""
@@ -107,7 +107,7 @@ class MemorySystem:
     """A control that always learns from the true outcome."""
     learns: bool = True
     """Whether anything is stored."""
-    given: bool = False
+    needs_lessons: bool = False
     """A control that reads the right lessons, which somebody wrote, instead of what was learned."""
     repeats_tasks: bool = False
     """Whether an agent may be shown what was learned from its own task."""

@@ -31,7 +31,7 @@ from rb_dspy.errors import BackboneError, InfrastructureError, InputError
 from rb_dspy.evaluation import Arm, Progress, Report, estimate, measure, screen
 from rb_dspy.evaluation.records import read_records
 from rb_dspy.importers import to_trajectory
-from rb_dspy.memories import Base, Recall, system_of
+from rb_dspy.memories import Base, Retrieval, system_of
 from rb_dspy.steps import Memory
 from rb_dspy.testing import (
     Corridor,
@@ -152,7 +152,7 @@ def test_what_the_arms_show() -> None:
     assert "opens with" in shown["shuffled"][-1]
 
 
-def shuffled(retrieve: Any, seed: int) -> Recall:
+def shuffled(retrieve: Any, seed: int) -> Retrieval:
     made = system_of("shuffled", Base(retrieve, seed=seed)).retrieve
     assert made is not None
     return made

@@ -25,7 +25,7 @@ USAGE = {"agent": RoleUsage(calls=2, prompt_tokens=900, completion_tokens=100)}
 
 
 def settings(memory: str = "bank", **changes: Any) -> ArmSettings:
-    values = {"learns": memory not in ("none", "oracle"), "given": memory == "oracle"}
+    values = {"learns": memory not in ("none", "oracle"), "needs_lessons": memory == "oracle"}
     values |= {"models": {"agent": "openai/gpt-4o-mini"}, "signal": "judge" if values["learns"] else "none"}
     return ArmSettings(memory=memory, **{**values, **changes})
 

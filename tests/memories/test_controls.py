@@ -246,3 +246,15 @@ def test_the_bank_is_the_program_as_it_is() -> None:
     assert (equipped.retrieve, equipped.judge, equipped.distill) == (plain.retrieve, verdict_of, plain.distill)
     with MemoryBank.open(None, scope="x", embedder=HashEmbedder()) as bank:
         assert equipped(task=lock("Abus", 1, tells=True), bank=bank).verdict.label == "success"
+
+
+def test_a_placebo_is_as_long_as_what_it_stands_for_and_stands_where_that_stands() -> None:
+    with new_bank() as bank:
+        usual, neutral = program("ace"), program("ace").use_memory(system_of("placebo", Base(program("ace").retrieve)))
+        for task in many(2):
+            usual(task=task, bank=bank, run_id="r")
+        real, shown = (each.recall(lock("Abus", 50), bank) for each in (usual, neutral))
+        assert real.position == shown.position == "system"
+        assert abs(len(real.block) - len(shown.block)) <= 2
+        assert "opens with" in real.block
+        assert "opens with" not in shown.block

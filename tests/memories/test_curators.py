@@ -10,6 +10,8 @@ import pytest
 
 from rb_dspy import MemoryBank, ReasoningBank
 from rb_dspy.backbones import Backbones
+from rb_dspy.errors import UnparseableOutput
+from rb_dspy.learner import MAX_TRIES
 from rb_dspy.memories import Curated
 from rb_dspy.memories.curators import Cap, Every, Prune, Replace
 from rb_dspy.memories.subjects import is_newer, says_the_same
@@ -199,6 +201,26 @@ def test_a_cap_holds_whatever_is_learned() -> None:
             done(task=task, bank=bank, run_id="r")
             assert len(bank.items()) <= 4
         assert len(bank.deleted_items()) == 5
+
+
+def test_a_curator_that_cannot_be_read_loses_neither_verdict_nor_lesson() -> None:
+    def unclear(curated: Curated, task: Task, bank: MemoryBank) -> Curated:
+        raise UnparseableOutput("the manager said nothing")
+
+    with new_bank() as bank:
+        done, (task,) = program("bank"), many(1)
+        done.curate = [unclear]
+        with pytest.raises(UnparseableOutput):
+            done(task=task, bank=bank, run_id="r")
+        for _ in range(MAX_TRIES - 2):
+            with pytest.raises(UnparseableOutput):
+                done.resume(bank.pending()[0])
+        done.resume(bank.pending()[0])
+        learned = bank.experience_of(task.id)
+        assert learned is not None
+        assert [verdict.label for verdict in learned.verdicts] == ["failure"]
+        assert len(learned.items) == 1
+        assert "not curated: the manager said nothing" in learned.note
 
 
 def test_every_calls_at_every_nth_task() -> None:
